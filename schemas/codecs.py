@@ -24,6 +24,8 @@ class BadPayload(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Codec:
+    """One way to write a map as bytes, under the Content-Type that announces it."""
+
     format: Format
     content_type: str
     encode: Callable[[Any], bytes]
@@ -44,12 +46,23 @@ def _encode_json(fields: Any) -> bytes:
     return json.dumps(fields, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
 
 
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+_JSON_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+
+
+def _decode_json(body: bytes) -> Any:
+    return _JSON_DECODER.decode(body.decode())
+
+
 def _decode_msgpack(body: bytes) -> Any:
     return msgpack.unpackb(body, strict_map_key=False)
 
 
 MSGPACK = Codec("msgpack", "application/msgpack", msgpack.packb, _decode_msgpack)
-JSON = Codec("json", "application/json", _encode_json, json.loads)
+JSON = Codec("json", "application/json", _encode_json, _decode_json)
 
 CODECS: Mapping[Format, Codec] = {codec.format: codec for codec in (MSGPACK, JSON)}
 _BY_CONTENT_TYPE = {codec.content_type: codec for codec in CODECS.values()}
@@ -62,3 +75,8 @@ def codec_for(headers: Mapping[str, str] | None) -> Codec:
         return _BY_CONTENT_TYPE[name]
     except KeyError:
         raise BadPayload(f"unknown {CONTENT_TYPE} {name!r}") from None
+
+
+def decode_entry(body: bytes) -> dict[str, Any]:
+    """Decode a KV entry, which has no headers: only a JSON map begins with a brace."""
+    return (JSON if body[:1] == b"{" else MSGPACK).decode(body)

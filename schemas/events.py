@@ -25,11 +25,14 @@ def iso_timestamp(microseconds: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Which transaction a message belongs to, and where in it: the same fields on every message."""
+    """Which transaction a message belongs to, and where in it: the same fields on every message.
+
+    `commit_ts` is None only for a logical message written outside any transaction.
+    """
 
     lsn: int
     commit_lsn: int
-    commit_ts: str
+    commit_ts: str | None
     xid: int
     seq: int
     last: bool

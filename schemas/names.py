@@ -37,7 +37,7 @@ def unescape(token: str) -> str:
         name = "" if token == _EMPTY else _unescape_bytes(token).decode()
     except (UnicodeError, ValueError):
         raise BadToken(f"{token!r} is not a token of a name") from None
-    if escape(name) != _RESERVED_BACK.get(token, token):
+    if escape(name) != token:
         raise BadToken(f"{token!r} is not the token of {name!r}")
     return name
 
@@ -65,6 +65,7 @@ class TableName:
         if token in _RESERVED:
             raise BadToken(f"{token!r} is reserved and names no table")
         schema, slash, table = token.rpartition("/")
+        table = _RESERVED_BACK.get(table, table)
         name = cls(unescape(schema) if slash else DEFAULT_SCHEMA, unescape(table))
         if name.token != token:
             raise BadToken(f"{token!r} is not the token of {name}")

@@ -6,9 +6,11 @@ An LSN is an integer on the wire because consumers compare it; people read it as
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 _LIMIT = 1 << 64
+_READABLE = re.compile("([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
 
 
 class Lsn(int):
@@ -22,14 +24,10 @@ class Lsn(int):
     @classmethod
     def parse(cls, text: str) -> Lsn:
         """Read the form people and PostgreSQL use, such as `0/191BFD0`."""
-        high, slash, low = text.partition("/")
-        try:
-            halves = int(high, 16), int(low, 16)
-        except ValueError:
-            halves = -1, -1
-        if not slash or not all(0 <= half < 1 << 32 for half in halves):
+        found = _READABLE.fullmatch(text)
+        if found is None:
             raise ValueError(f"{text!r} is not a WAL position such as 0/191BFD0")
-        return cls(halves[0] << 32 | halves[1])
+        return cls(int(found[1], 16) << 32 | int(found[2], 16))
 
     def __str__(self) -> str:
         return f"{self >> 32:X}/{self & 0xFFFFFFFF:X}"

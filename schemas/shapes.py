@@ -1,4 +1,4 @@
-"""A table's shape: its columns, key and replica identity, as KV `schemas` and the CDC stream carry it.
+"""A table's shape: columns, key and replica identity, as KV `schemas` and the stream carry it.
 
 Two shapes are the same shape when their fingerprints are equal. The fingerprint covers what changes
 the meaning of a row, and leaves out when and where the shape was seen.
@@ -79,7 +79,8 @@ class TableShape:
     @cached_property
     def fingerprint(self) -> str:
         meaning = [
-            str(self.name),
+            # Apart, because both may hold dots: a."b.c" and "a.b".c are two tables.
+            [self.name.schema, self.name.table],
             self.relation_id,
             self.replica_identity,
             [

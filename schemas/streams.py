@@ -32,12 +32,14 @@ class BucketSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectStoreSpec:
+    """An object store whose objects expire."""
+
     name: str
     max_age: timedelta
     replicas: int = 1
 
 
-# A full CDC stream holds the bridge back, and PostgreSQL keeps the WAL: it never drops unread changes.
+# A full CDC stream holds the bridge back and PostgreSQL keeps the WAL: unread changes never drop.
 CDC_STREAM = StreamSpec(
     name="CDC",
     subjects=("cdc.>",),

@@ -9,7 +9,7 @@ from schemas.names import BadToken, TableName, escape, unescape
 
 CDC = "cdc"
 INIT = "init"
-MESSAGE_TOKEN = "_message"
+LOGICAL_MESSAGES = "_message"
 
 Operation = Literal["INSERT", "UPDATE", "DELETE", "TRUNCATE"]
 OPERATIONS: tuple[Operation, ...] = ("INSERT", "UPDATE", "DELETE", "TRUNCATE")
@@ -27,7 +27,7 @@ def schema_subject(table: TableName) -> str:
 
 
 def message_subject(prefix: str) -> str:
-    return f"{CDC}.{MESSAGE_TOKEN}.{escape(prefix)}"
+    return f"{CDC}.{LOGICAL_MESSAGES}.{escape(prefix)}"
 
 
 def table_filter(table: TableName) -> str:
@@ -57,17 +57,23 @@ def snapshot_error_subject(table: TableName) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ChangeSubject:
+    """A row change of a table."""
+
     table: TableName
     operation: Operation
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaSubject:
+    """A table's new shape."""
+
     table: TableName
 
 
 @dataclass(frozen=True, slots=True)
 class MessageSubject:
+    """A logical message."""
+
     prefix: str
 
 

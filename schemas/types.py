@@ -37,6 +37,12 @@ def _integer(bits: int) -> JsonSchema:
     return {"type": "integer", "minimum": -(1 << bits - 1), "maximum": (1 << bits - 1) - 1}
 
 
+def _pattern(whole: str) -> JsonSchema:
+    return {"type": "string", "pattern": f"^({whole})$"}
+
+
+_MOMENT = r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?"
+
 KINDS: Mapping[Kind, KindRow] = {
     "bool": KindRow({"type": "boolean"}, "boolean"),
     "int16": KindRow(_integer(16), "int"),
@@ -45,12 +51,12 @@ KINDS: Mapping[Kind, KindRow] = {
     "uint32": KindRow({"type": "integer", "minimum": 0, "maximum": (1 << 32) - 1}, "bigint"),
     "float32": KindRow({"type": "number"}, "float"),
     "float64": KindRow({"type": "number"}, "double"),
-    "decimal": KindRow(_TEXT, "string"),
+    "decimal": KindRow(_pattern(r"-?[0-9]+(\.[0-9]+)?|NaN|-?Infinity"), "string"),
     "text": KindRow(_TEXT, "string"),
     "uuid": KindRow({"type": "string", "format": "uuid"}, "string"),
     "date": KindRow({"type": "string", "format": "date"}, "date"),
-    "timestamp": KindRow(_TEXT, "timestamp_ntz"),
-    "timestamptz": KindRow(_TEXT, "timestamp"),
+    "timestamp": KindRow(_pattern(_MOMENT), "timestamp_ntz"),
+    "timestamptz": KindRow(_pattern(f"{_MOMENT}Z"), "timestamp"),
     "time": KindRow(_TEXT, "string"),
     "binary": KindRow({"description": "MessagePack bin"}, "binary"),
     "json": KindRow({}, "string"),
@@ -153,7 +159,8 @@ def _spark_decimal(precision: int, scale: int) -> str:
     return f"decimal({digits},{places})" if digits <= MAX_DECIMAL_PRECISION else "string"
 
 
-_PATTERN = re.compile(r"(?P<kind>[a-z0-9]+)(\((?P<precision>\d+),(?P<scale>-?\d+)\))?")
+_KIND_NAMES: dict[str, Kind] = {kind: kind for kind in KINDS if kind != "list"}
+_PATTERN = re.compile(r"(?P<kind>[a-z0-9]+)(\((?P<precision>[0-9]+),(?P<scale>-?[0-9]+)\))?")
 
 
 def parse_type(text: str) -> ContractType:
@@ -161,16 +168,23 @@ def parse_type(text: str) -> ContractType:
     if text.startswith("list<") and text.endswith(">"):
         return ContractType("list", element=parse_type(text[5:-1]))
     found = _PATTERN.fullmatch(text)
-    if found is None or found["kind"] not in KINDS or found["kind"] == "list":
+    kind = _KIND_NAMES.get(found["kind"]) if found else None
+    if found is None or kind is None:
         raise ValueError(f"{text!r} is not a type of this contract")
     if found["precision"] is None:
-        return ContractType(found["kind"])
-    return ContractType(found["kind"], int(found["precision"]), int(found["scale"]))
+        return ContractType(kind)
+    if kind != "decimal":
+        raise ValueError(f"{text!r} is not a type of this contract: only decimal has a precision")
+    return ContractType(kind, int(found["precision"]), int(found["scale"]))
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogType:
-    """What `pg_type` says of a type that is not built in: enum, domain, composite, extension."""
+    """What `pg_type` says of a type that is not built in: enum, domain, composite, extension.
+
+    `element_oid` is set for true arrays alone, whose element's `typarray` is this type. `typelem`
+    does not tell: `line` has one too, and its text `{1,-1,0}` only looks like an array.
+    """
 
     oid: int
     name: str

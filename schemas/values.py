@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import math
+import struct
 from collections.abc import Callable, Mapping
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any, Final, Literal
 
 from schemas.types import ContractType, Kind
@@ -68,6 +69,25 @@ def _read_finite_float(text: str) -> Value:
     return value if math.isfinite(value) else NO_NATIVE_FORM
 
 
+_FLOAT4 = struct.Struct("f")
+
+
+def _read_float4(text: str) -> Value:
+    # PostgreSQL's shortest text names one float4, the double nearest to it may lie half-way between
+    # two of them, and a consumer that narrows it would take the wrong one (7.038531e-26 does that).
+    value = float(text)
+    (narrowed,) = _FLOAT4.unpack(_FLOAT4.pack(value))
+    across = 2 * value - narrowed
+    if across != narrowed and _FLOAT4.unpack(_FLOAT4.pack(across))[0] == across:
+        return NO_NATIVE_FORM
+    return value
+
+
+def _read_finite_float4(text: str) -> Value:
+    value = _read_float4(text)
+    return value if value is NO_NATIVE_FORM or math.isfinite(value) else NO_NATIVE_FORM
+
+
 def _read_date(text: str) -> Value:
     # infinity, BC and years past 9999 are all shorter or longer than YYYY-MM-DD.
     return text if len(text) == 10 else NO_NATIVE_FORM
@@ -93,16 +113,26 @@ class _Inexact(Exception):
     """A JSON document that a native map would alter."""
 
 
+_INT64_DIGITS = len(str(-(1 << 63)))
+
+
 def _exact_int(text: str) -> int:
+    # The length first: int() refuses texts of more than 4,300 digits, and jsonb writes 1e5000 out.
+    if len(text) > _INT64_DIGITS or text == "-0":
+        raise _Inexact
     value = int(text)
-    if not -(1 << 63) <= value < 1 << 63 or text == "-0":
+    if not -(1 << 63) <= value < 1 << 63:
         raise _Inexact
     return value
 
 
 def _exact_float(text: str) -> float:
     value = float(text)
-    if not math.isfinite(value) or Decimal(repr(value)) != Decimal(text):
+    try:
+        exact = math.isfinite(value) and Decimal(repr(value)) == Decimal(text)
+    except InvalidOperation:  # an exponent beyond what Decimal holds
+        exact = False
+    if not exact:
         raise _Inexact
     return value
 
@@ -131,7 +161,8 @@ def _read_json(text: str) -> Value:
             json.dumps(value, ensure_ascii=False).encode()
     except (_Inexact, UnicodeEncodeError):
         return NO_NATIVE_FORM
-    return value
+    # A JSON null is a value; sent as null it would read as SQL NULL, which is none.
+    return NO_NATIVE_FORM if value is None else value
 
 
 def _depth(text: str) -> int:
@@ -161,7 +192,7 @@ _READERS: Mapping[Kind, Reader] = {
     "int32": int,
     "int64": int,
     "uint32": int,
-    "float32": float,
+    "float32": _read_float4,
     "float64": float,
     "decimal": _read_text,
     "text": _read_text,
@@ -175,7 +206,7 @@ _READERS: Mapping[Kind, Reader] = {
 }
 _JSON_READERS: Mapping[Kind, Reader] = {
     **_READERS,
-    "float32": _read_finite_float,
+    "float32": _read_finite_float4,
     "float64": _read_finite_float,
     "binary": _always_text,
 }
@@ -185,6 +216,13 @@ def read_array(text: str, element: Reader) -> Value:
     """Read an array's text into nested lists; custom lower bounds have no native form."""
     if not text.startswith("{"):
         return NO_NATIVE_FORM
+    try:
+        return _read_lists(text, element)
+    except IndexError:
+        raise ValueError(f"array text ends early: {text[:80]!r}") from None
+
+
+def _read_lists(text: str, element: Reader) -> Value:
     root: list[Value] = []
     open_lists = [root]
     at = 1

@@ -1,0 +1,255 @@
+"""Puts the parts together: one process, one slot, sessions one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from contextlib import AsyncExitStack
+from datetime import timedelta
+
+from nats.js import JetStreamContext
+
+from bridge import VERSION
+from bridge.config import BridgeConfig, Durability
+from bridge.errors import SinkRefused
+from bridge.http.server import HttpServer
+from bridge.jetstream import control
+from bridge.jetstream.lane import Lane
+from bridge.jetstream.provision import provision
+from bridge.jetstream.registry import Registry
+from bridge.metrics import metrics_line
+from bridge.pipeline import Pipeline
+from bridge.postgres import catalog, connection
+from bridge.postgres.slot import CreateSlot, create_slot, find_slot, plan_slot
+from bridge.postgres.walstream import WalStream
+from bridge.progress import Progress
+from bridge.relations import TableFacts, shape_of
+from bridge.status import SlotWatch, Status
+from bridge.supervisor import supervise
+from schemas.codecs import CODECS, Codec
+from schemas.names import TableName
+from schemas.positions import Lsn, Position
+from schemas.shapes import TableShape
+
+WATCH_EVERY_SECONDS = 5.0
+METRICS_EVERY_SECONDS = 15.0
+SHUTDOWN_SECONDS = 15.0
+REPLICAS_THAT_SURVIVE = 3
+
+_log = logging.getLogger("bridge")
+
+
+async def run(config: BridgeConfig) -> None:
+    """Run until SIGTERM, SIGINT or POST /shutdown; raise what cannot heal."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    status = Status(config.slot, config.publication)
+    http = HttpServer(config.http, status, stop)
+    address = await http.start()
+    _log.info("walbridge %s: slot %s, http on %s", VERSION, config.slot, address)
+    try:
+        bridge = Bridge(config, status, stop)
+        await _until_stopped(bridge, stop)
+    finally:
+        await http.close()
+    _log.info("stopped; confirmed up to %s", Lsn(status.confirmed_lsn))
+
+
+async def _until_stopped(bridge: Bridge, stop: asyncio.Event) -> None:
+    """Give a stop a bounded time to publish and confirm, whatever the servers do."""
+    running = asyncio.create_task(bridge.run(), name="bridge")
+    stopping = asyncio.create_task(stop.wait(), name="stop")
+    await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if stop.is_set():
+        bridge.status.state = "stopping"
+        done, _ = await asyncio.wait({running}, timeout=SHUTDOWN_SECONDS)
+        if not done:
+            _log.warning("gave up draining after %.0f s; the rest is sent next time",
+                         SHUTDOWN_SECONDS)  # fmt: skip
+            running.cancel()
+            await asyncio.wait({running})
+            return
+    await running
+
+
+class ShapeBook:
+    """The catalog and the registry as the pipeline sees them."""
+
+    def __init__(
+        self, source: catalog.Connection, registry: Registry, config: BridgeConfig
+    ) -> None:
+        self._source = source
+        self._registry = registry
+        self._config = config
+
+    async def facts(self, relation_id: int) -> TableFacts:
+        with connection.translated(self._config.postgres):
+            return await catalog.table_facts(self._source, relation_id)
+
+    async def register(self, shape: TableShape, lsn: int) -> int:
+        with control.translated(self._config.nats):
+            return await self._registry.register(shape, lsn)
+
+    async def announced(self, table: TableName) -> str | None:
+        with control.translated(self._config.nats):
+            return await self._registry.announced(table)
+
+
+class Bridge:
+    """Runs sessions: each connects, finds out where to go on, and streams."""
+
+    def __init__(self, config: BridgeConfig, status: Status, stop: asyncio.Event) -> None:
+        self.status = status
+        self._config = config
+        self._stop = stop
+        self._codec: Codec = CODECS[config.format]
+
+    async def run(self) -> None:
+        reporter = asyncio.create_task(self._report(), name="report")
+        try:
+            await supervise(
+                self._session,
+                status=self.status,
+                stop=self._stop,
+                start_timeout=self._config.start_timeout,
+            )
+        finally:
+            reporter.cancel()
+
+    async def _session(self) -> None:
+        config = self._config
+        async with AsyncExitStack() as stack:
+            source = await connection.connect(config.postgres)
+            stack.push_async_callback(source.close)
+            with connection.translated(config.postgres):
+                await catalog.check_source(source, config.publication)
+            nats = await control.connect(config.nats)
+            stack.push_async_callback(nats.close)
+            js = nats.jetstream(timeout=control.REQUEST_TIMEOUT_SECONDS)
+            hold = await self._provision(js)
+            registry = Registry(js, self._codec)
+            start_lsn = await self._slot(source)
+            tables = await self._register_tables(source, registry)
+            lane = await Lane.open(config.nats)
+            stack.push_async_callback(lane.close)
+            wal = await WalStream.open(
+                config.postgres, slot=config.slot, publication=config.publication
+            )
+            stack.push_async_callback(wal.close)
+            # Only now is the slot ours alone, so only now does the stream's end stand still.
+            stored = await self._stored(source, registry, tables)
+            pipeline = Pipeline(
+                source=wal,
+                sink=lane,
+                shapes=ShapeBook(source, registry, config),
+                progress=Progress(start_lsn, hold=hold),
+                stored=stored,
+                codec=self._codec,
+                limits=config.limits,
+                status=self.status,
+            )
+            self._streaming(start_lsn, stored)
+            watcher = asyncio.create_task(self._watch(), name="watch")
+            stack.callback(watcher.cancel)
+            await pipeline.run(self._stop)
+
+    async def _provision(self, js: JetStreamContext) -> timedelta:
+        """Make streams and buckets, and say how long an ack must age before it counts."""
+        with control.translated(self._config.nats):
+            cdc = await provision(js)
+        durability = choose_durability(self._config.durability, cdc.num_replicas or 1)
+        self.status.durability = durability
+        return self._config.sync_interval if durability == "synced" else timedelta(0)
+
+    async def _slot(self, source: catalog.Connection) -> Lsn:
+        name = self._config.slot
+        with connection.translated(self._config.postgres):
+            plan = plan_slot(name, await find_slot(source, name))
+            if isinstance(plan, CreateSlot):
+                _log.info("making slot %s", name)
+                return await create_slot(source, name)
+        return plan.confirmed_lsn
+
+    async def _register_tables(
+        self, source: catalog.Connection, registry: Registry
+    ) -> list[TableName]:
+        """Write the shape of every published table to KV."""
+        config = self._config
+        with connection.translated(config.postgres):
+            published = await catalog.published_tables(source, config.publication)
+        shapes = [shape_of(table.relation, table.facts) for table in published]
+        if not shapes:
+            _log.warning("publication %s has no tables yet", config.publication)
+        with control.translated(config.nats):
+            for shape in shapes:
+                await registry.register(shape, 0)
+        for shape in shapes:
+            if not shape.key:
+                _log.warning(
+                    "table %s has no key: its changes are published, and no consumer can tell"
+                    " which row an update or delete meant; add a primary key",
+                    shape.name,
+                )
+        self.status.tables = tuple(str(shape.name) for shape in shapes)
+        return [shape.name for shape in shapes]
+
+    async def _stored(
+        self, source: catalog.Connection, registry: Registry, tables: list[TableName]
+    ) -> Position:
+        """Ask the stream how far it is, and make sure it speaks of this database's WAL."""
+        with control.translated(self._config.nats):
+            stored = await registry.stored_position(tables)
+        with connection.translated(self._config.postgres):
+            end = await catalog.wal_end(source)
+        if stored.commit_lsn > end:
+            raise SinkRefused(
+                f"the CDC stream holds changes up to {Lsn(stored.commit_lsn)} of these tables, and"
+                f" PostgreSQL has only written up to {end}: they come from another database",
+                advice="Purge the stream, or give this database a NATS account of its own.",
+            )
+        return stored
+
+    def _streaming(self, start_lsn: Lsn, stored: Position) -> None:
+        self.status.state = "streaming"
+        self.status.sessions += 1
+        self.status.confirmed_lsn = start_lsn
+        self.status.last_error = None
+        _log.info(
+            "streaming from %s; the stream holds changes up to %s; durability %s",
+            start_lsn,
+            Lsn(stored.commit_lsn),
+            self.status.durability,
+        )
+
+    async def _watch(self) -> None:
+        """Keep an eye on the slot, over a connection of its own that may fail on its own."""
+        source = await connection.connect(self._config.postgres)
+        async with source:
+            while True:
+                found = await find_slot(source, self._config.slot)
+                if found:
+                    self.status.watch = SlotWatch(
+                        active=found.active_pid is not None,
+                        confirmed_lsn=found.confirmed_lsn or 0,
+                        lag_bytes=found.lag_bytes or 0,
+                        retained_bytes=found.retained_bytes or 0,
+                        wal_status=found.wal_status,
+                        safe_wal_size=found.safe_wal_size,
+                    )
+                await asyncio.sleep(WATCH_EVERY_SECONDS)
+
+    async def _report(self) -> None:
+        while True:
+            await asyncio.sleep(METRICS_EVERY_SECONDS)
+            _log.info(metrics_line(self.status))
+
+
+def choose_durability(wanted: Durability, replicas: int) -> Durability:
+    """Settle `auto`: acknowledged is durable only where several servers hold it."""
+    if wanted != "auto":
+        return wanted
+    return "acked" if replicas >= REPLICAS_THAT_SURVIVE else "synced"

@@ -1,0 +1,124 @@
+"""Every failure the bridge can name, what it means and what to do about it.
+
+An error carries its disposition, its advice and its exit code. The supervisor reads the first, the
+command line prints the second and ends with the third; no retry hides anywhere else. The README's
+table of exit codes is generated from these classes.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import ClassVar
+
+
+class Disposition(Enum):
+    """What the supervisor does about an error."""
+
+    RETRY = "connect again, with backoff, from the slot's confirmed position"
+    STOP = "end the process; nothing unconfirmed is lost"
+
+
+class BridgeError(Exception):
+    """A failure with a name; subclasses say which."""
+
+    disposition: ClassVar[Disposition] = Disposition.STOP
+    exit_code: ClassVar[int] = 1
+    advice: str = "Report this with the log around it."
+
+    def __init__(self, what: str, *, advice: str | None = None) -> None:
+        super().__init__(what)
+        if advice is not None:
+            self.advice = advice
+
+
+class BadConfiguration(BridgeError):
+    """An option, an environment variable or the configuration file makes no sense."""
+
+    exit_code = 2
+    advice = "See bridge --help."
+
+
+class SourceNotReady(BridgeError):
+    """PostgreSQL is reachable, and something the bridge needs there is missing or wrong."""
+
+    exit_code = 3
+    advice = "Run init.sh against the database; it sets up role, grants and publication."
+
+
+class SourceRefused(BridgeError):
+    """PostgreSQL does not let the bridge's role in."""
+
+    exit_code = 3
+    advice = "Check POSTGRES_BRIDGE_USER, POSTGRES_BRIDGE_PASSWORD and pg_hba.conf."
+
+
+class SlotLost(BridgeError):
+    """PostgreSQL discarded WAL the bridge had not read yet."""
+
+    exit_code = 7
+    advice = (
+        "Raise max_slot_wal_keep_size, drop the slot with"
+        " pg_drop_replication_slot('<slot>'), restart, and let consumers take a new snapshot."
+    )
+
+
+class SlotBusy(BridgeError):
+    """Another process reads from the slot; this one waits its turn."""
+
+    disposition = Disposition.RETRY
+    exit_code = 8
+    advice = "Stop the other bridge, or leave this one waiting as its standby."
+
+
+class SourceLost(BridgeError):
+    """The connection to PostgreSQL broke or could not be made."""
+
+    disposition = Disposition.RETRY
+    exit_code = 4
+    advice = "Check PG_HOST and PG_PORT, and that PostgreSQL is running."
+
+
+class MalformedWal(BridgeError):
+    """Bytes from PostgreSQL that are not the protocol this bridge speaks."""
+
+    exit_code = 9
+    advice = (
+        "The slot is not confirmed past this point. Report the message with the server's version."
+    )
+
+
+class SinkLost(BridgeError):
+    """The connection to NATS broke, could not be made, or an acknowledgement did not come."""
+
+    disposition = Disposition.RETRY
+    exit_code = 5
+    advice = "Check NATS_HOST and NATS_PORT, and that nats-server is running."
+
+
+class SinkRefused(BridgeError):
+    """NATS does not let the bridge in, or lacks what the bridge needs."""
+
+    exit_code = 6
+    advice = "Check NATS_BRIDGE_USER, NATS_BRIDGE_PASSWORD and the account's permissions."
+
+
+class PublishRefused(BridgeError):
+    """JetStream refused a batch; nothing of it is stored and its successors are not sent."""
+
+    disposition = Disposition.RETRY
+    exit_code = 5
+    advice = "If the stream is full, raise its limits or let consumers catch up; the WAL is kept."
+
+
+class RowTooLarge(BridgeError):
+    """One change does not fit into one NATS message."""
+
+    exit_code = 10
+    advice = "Raise max_payload in nats-server's configuration and restart the bridge."
+
+
+class PortInUse(BridgeError):
+    """The HTTP address is taken."""
+
+    exit_code = 11
+    advice = "Choose another with --port, or stop what listens there."

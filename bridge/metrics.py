@@ -1,0 +1,99 @@
+"""Metrics: one row each, read from the status when somebody asks, so the hot path pays nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from bridge.status import Status
+
+
+@dataclass(frozen=True, slots=True)
+class MetricRow:
+    """One number of the status under its public name."""
+
+    name: str
+    kind: Literal["counter", "gauge"]
+    help: str
+    read: Callable[[Status], float]
+
+
+METRICS = (
+    MetricRow("bridge_uptime_seconds", "gauge", "Seconds since the process started",
+              lambda s: s.uptime_seconds),
+    MetricRow("bridge_wal_messages_received_total", "counter", "pgoutput messages received",
+              lambda s: s.wal_messages),
+    MetricRow("bridge_events_skipped_total", "counter",
+              "Changes read again and found in the stream already", lambda s: s.skipped),
+    MetricRow("bridge_published_bytes_total", "counter", "Bytes of message bodies stored",
+              lambda s: s.published_bytes),
+    MetricRow("bridge_batches_total", "counter", "Atomic batches stored", lambda s: s.batches),
+    MetricRow("bridge_last_ack_lsn", "gauge", "LSN up to which JetStream has stored everything",
+              lambda s: s.acked_lsn),
+    MetricRow("bridge_safe_lsn", "gauge", "LSN that PostgreSQL may be told under --durability",
+              lambda s: s.safe_lsn),
+    MetricRow("bridge_connected", "gauge", "1 while streaming", lambda s: s.connected),
+    MetricRow("bridge_reconnects_total", "counter", "Sessions begun again because of PostgreSQL",
+              lambda s: s.source_reconnects),
+    MetricRow("bridge_nats_reconnects_total", "counter", "Sessions begun again because of NATS",
+              lambda s: s.sink_reconnects),
+    MetricRow("bridge_last_processing_time_us", "gauge",
+              "Microseconds from reading the last WAL message to queueing it",
+              lambda s: s.last_processing_us),
+    MetricRow("bridge_in_flight_messages", "gauge", "Messages read and not yet acknowledged",
+              lambda s: s.in_flight_messages),
+    MetricRow("bridge_in_flight_bytes", "gauge", "Bytes read and not yet acknowledged",
+              lambda s: s.in_flight_bytes),
+    MetricRow("bridge_slot_active", "gauge", "1 while PostgreSQL sees a reader on the slot",
+              lambda s: s.watch.active),
+    MetricRow("bridge_wal_lag_bytes", "gauge", "WAL written and not yet confirmed",
+              lambda s: s.watch.lag_bytes),
+    MetricRow("bridge_slot_retained_bytes", "gauge", "WAL that PostgreSQL keeps for the slot",
+              lambda s: s.watch.retained_bytes),
+)  # fmt: skip
+
+EVENTS_PUBLISHED = "bridge_cdc_events_published_total"
+
+_FAMILIES = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily}
+
+
+class StatusCollector(Collector):
+    """Gives Prometheus the rows above and the per-table counter."""
+
+    def __init__(self, status: Status) -> None:
+        self._status = status
+
+    def collect(self) -> Iterator[Metric]:
+        for row in METRICS:
+            family = _FAMILIES[row.kind](row.name, row.help)
+            family.add_metric([], float(row.read(self._status)))
+            yield family
+        events = CounterMetricFamily(
+            EVENTS_PUBLISHED, "Messages stored in the CDC stream", labels=["table", "operation"]
+        )
+        for (table, operation), count in list(self._status.published.items()):
+            events.add_metric([table, operation], count)
+        yield events
+
+
+def render(status: Status) -> bytes:
+    """Write all metrics in Prometheus's text format."""
+    registry = CollectorRegistry()
+    registry.register(StatusCollector(status))
+    return generate_latest(registry)
+
+
+def metrics_line(status: Status) -> str:
+    """Sum the metrics up in one log line."""
+    return (
+        f"METRICS uptime_s={status.uptime_seconds:.0f} state={status.state}"
+        f" wal_messages={status.wal_messages} published={status.events_published}"
+        f" skipped={status.skipped} in_flight={status.in_flight_messages}"
+        f" lag_bytes={status.watch.lag_bytes} retained_bytes={status.watch.retained_bytes}"
+        f" reconnects={status.source_reconnects} nats_reconnects={status.sink_reconnects}"
+    )

@@ -1,0 +1,236 @@
+"""The loop: from the WAL to JetStream, and the confirmation back.
+
+This file reads like the promises. A change is queued in commit order, published in that order, and
+PostgreSQL hears of its transaction only when JetStream has stored it. What the stream already holds
+is skipped. Whatever breaks ends the session with nothing confirmed that is not stored; the next
+session begins again at the slot's confirmed position.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+from bridge.config import PublishLimits
+from bridge.errors import MalformedWal, RowTooLarge
+from bridge.outbox import Outbox, Outgoing
+from bridge.progress import Progress
+from bridge.protocol.decoder import decode_message
+from bridge.protocol.framing import Frame, Keepalive, XLogData
+from bridge.protocol.messages import Message, Relation
+from bridge.relations import Encoder, TableFacts, shape_of
+from bridge.status import Status
+from bridge.transactions import Assembler, Placed, RowMessage, TransactionEnd
+from schemas.codecs import Codec
+from schemas.events import Event, LogicalMessage, Place, ShapeChange
+from schemas.names import TableName
+from schemas.positions import Lsn, Position
+from schemas.shapes import TableShape
+
+CONFIRM_EVERY_SECONDS = 0.5
+STATUS_EVERY_SECONDS = 10.0
+"""PostgreSQL gives a silent walsender up after wal_sender_timeout, 60 seconds by default."""
+
+_log = logging.getLogger("bridge.pipeline")
+
+
+class Source(Protocol):
+    """The WAL, from the slot's confirmed position on."""
+
+    async def read(self) -> list[Frame]:
+        """Wait for frames and give them in order."""
+
+    def confirm(self, lsn: int) -> None:
+        """Tell PostgreSQL that everything before `lsn` is stored; repeating it is harmless."""
+
+
+class Sink(Protocol):
+    """The stream. A batch is stored as a whole or not at all."""
+
+    max_payload: int
+
+    async def publish(self, messages: Sequence[Outgoing], content_type: str, wait: float) -> int:
+        """Give the last message's stream sequence; any error leaves the outcome unknown."""
+
+
+class Shapes(Protocol):
+    """What is known of tables outside the WAL."""
+
+    async def facts(self, relation_id: int) -> TableFacts:
+        """Say what the catalog knows."""
+
+    async def register(self, shape: TableShape, lsn: int) -> int:
+        """Make the shape its table's latest entry in KV and give the revision; idempotent."""
+
+    async def announced(self, table: TableName) -> str | None:
+        """Give the fingerprint of the last shape the stream carries."""
+
+
+class Pipeline:
+    """One session of one slot."""
+
+    def __init__(
+        self,
+        *,
+        source: Source,
+        sink: Sink,
+        shapes: Shapes,
+        progress: Progress,
+        stored: Position,
+        codec: Codec,
+        limits: PublishLimits,
+        status: Status,
+    ) -> None:
+        self._source = source
+        self._sink = sink
+        self._shapes = shapes
+        self._progress = progress
+        self._stored = stored
+        self._codec = codec
+        self._limits = limits
+        self._status = status
+        self._assembler = Assembler()
+        self._outbox = Outbox(limits)
+        self._relations: dict[int, Relation] = {}
+        self._encoders: dict[int, Encoder] = {}
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Stream until `stop` is set, then publish and confirm every whole transaction read."""
+        async with asyncio.TaskGroup() as tasks:
+            reader = tasks.create_task(self._read(), name="reader")
+            confirmer = tasks.create_task(self._confirm(), name="confirmer")
+            publisher = tasks.create_task(self._publish(), name="publisher")
+            stopped = tasks.create_task(stop.wait(), name="stop")
+            await asyncio.wait({reader, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            reader.cancel()
+            await self._outbox.close()
+            await asyncio.wait({publisher})
+            confirmer.cancel()
+            stopped.cancel()
+        self._tell()
+
+    async def _read(self) -> None:
+        while True:
+            for frame in await self._source.read():
+                if isinstance(frame, XLogData):
+                    await self._take(frame)
+                else:
+                    self._follow(frame)
+
+    async def _take(self, frame: XLogData) -> None:
+        """Queue what one message of the WAL makes certain."""
+        started = time.perf_counter()
+        self._status.wal_messages += 1
+        message = decode_message(frame.payload)
+        if isinstance(message, Relation):
+            # PostgreSQL repeats a relation when anything about it may have changed.
+            self._relations[message.relation_id] = message
+            self._encoders.pop(message.relation_id, None)
+            return
+        for part in self._assembler.feed(frame.start, message):
+            if isinstance(part, TransactionEnd):
+                self._progress.transaction_ended(part.end_lsn, time.monotonic())
+            elif part.place.position <= self._stored:
+                self._status.skipped += 1
+            else:
+                await self._queue(part)
+        self._status.last_processing_us = int((time.perf_counter() - started) * 1_000_000)
+
+    def _follow(self, keepalive: Keepalive) -> None:
+        if not self._assembler.in_transaction:
+            self._progress.idle_at(keepalive.wal_end, time.monotonic())
+        if keepalive.reply_requested:
+            self._tell()
+
+    async def _queue(self, placed: Placed) -> None:
+        message = placed.message
+        if isinstance(message, Message):
+            return await self._send(self._logical_message(message, placed.place))
+        encoder = self._encoders.get(message.relation_id)
+        if encoder is None:
+            encoder = await self._learn(message, placed.place)
+        return await self._send(encoder.encode(placed))
+
+    async def _learn(self, message: RowMessage, place: Place) -> Encoder:
+        """Settle a relation's shape before its first change, and announce it if it is new."""
+        relation = self._relations.get(message.relation_id)
+        if relation is None:
+            raise MalformedWal(f"a change of relation {message.relation_id}, never described")
+        shape = shape_of(relation, await self._shapes.facts(message.relation_id))
+        revision = await self._shapes.register(shape, place.lsn)
+        if await self._shapes.announced(shape.name) != shape.fingerprint:
+            described = shape.to_map(timestamp=place.commit_ts or "", lsn=place.lsn)
+            del described["lsn"]
+            await self._send(
+                ShapeChange(
+                    shape=described, table=shape.name, place=place, schema_revision=revision
+                )
+            )
+        encoder = Encoder(shape, revision, self._codec.format)
+        self._encoders[message.relation_id] = encoder
+        return encoder
+
+    def _logical_message(self, message: Message, place: Place) -> LogicalMessage:
+        # JSON has no bytes; PostgreSQL's own notation for them does.
+        is_json = self._codec.format == "json"
+        content = f"\\x{message.content.hex()}" if is_json else message.content
+        return LogicalMessage(
+            prefix=message.prefix,
+            content=content,
+            transactional=message.transactional,
+            place=place,
+        )
+
+    async def _send(self, event: Event) -> None:
+        body = self._codec.encode(event.to_map())
+        if len(body) + len(event.msg_id) + 512 > self._sink.max_payload:
+            raise RowTooLarge(
+                f"{event.subject} at {Lsn(event.place.lsn)} takes {len(body)} bytes,"
+                f" and NATS accepts {self._sink.max_payload}"
+            )
+        ends = event.place.last and not isinstance(event, ShapeChange)
+        self._progress.sent()
+        await self._outbox.put(Outgoing(event.subject, event.msg_id, body, ends))
+        self._status.last_commit_ts = event.place.commit_ts
+
+    async def _publish(self) -> None:
+        """Store batch after batch; the next one is sent only when this one is acknowledged."""
+        wait = self._limits.ack_timeout.total_seconds()
+        while batch := await self._outbox.take():
+            self._status.last_sequence = await self._sink.publish(
+                batch, self._codec.content_type, wait
+            )
+            self._progress.acknowledged(len(batch), time.monotonic())
+            await self._outbox.release(batch)
+            self._count(batch)
+
+    def _count(self, batch: Sequence[Outgoing]) -> None:
+        status = self._status
+        status.batches += 1
+        status.published_bytes += sum(len(message.body) for message in batch)
+        for message in batch:
+            _, token, verb = message.subject.split(".")
+            status.published[token, verb] += 1
+
+    async def _confirm(self) -> None:
+        """Tell PostgreSQL how far it is, whenever that moved and often enough to stay connected."""
+        told_at = 0.0
+        while True:
+            now = time.monotonic()
+            moved = self._progress.safe_lsn(now) > self._status.confirmed_lsn
+            if moved or now - told_at >= STATUS_EVERY_SECONDS:
+                self._tell()
+                told_at = now
+            await asyncio.sleep(CONFIRM_EVERY_SECONDS)
+
+    def _tell(self) -> None:
+        safe = self._progress.safe_lsn(time.monotonic())
+        self._source.confirm(safe)
+        status = self._status
+        status.confirmed_lsn = status.safe_lsn = safe
+        status.acked_lsn = self._progress.acked_lsn
+        status.in_flight_messages = self._progress.in_flight
+        status.in_flight_bytes = self._outbox.bytes_in_flight

@@ -1,0 +1,96 @@
+"""Connections to PostgreSQL, with the session settings pinned, and its errors in our words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+from psycopg.conninfo import make_conninfo
+from psycopg.rows import DictRow, dict_row
+
+from bridge.config import PostgresConfig
+from bridge.errors import BridgeError, SlotBusy, SlotLost, SourceLost, SourceNotReady, SourceRefused
+from schemas.values import SESSION_SETTINGS
+
+APPLICATION = "walbridge"
+CONNECT_TIMEOUT_SECONDS = 10
+
+# What libpq says before there is a session carries no SQLSTATE; these words are all there is.
+_REFUSALS: tuple[tuple[str, type[BridgeError], str | None], ...] = (
+    ("password authentication failed", SourceRefused, None),
+    ("no password supplied", SourceRefused, "Set POSTGRES_BRIDGE_PASSWORD."),
+    ("pg_hba.conf", SourceRefused, "Add a line for the role and database to pg_hba.conf."),
+    ("is not permitted to log in", SourceRefused, "ALTER ROLE ... LOGIN, or run init.sh."),
+    ("must be superuser or replication role", SourceRefused, "ALTER ROLE ... REPLICATION."),
+    ("permission denied to start WAL sender", SourceRefused, "ALTER ROLE ... REPLICATION."),
+    ("does not exist", SourceNotReady, "Check PG_DB and POSTGRES_BRIDGE_USER, or run init.sh."),
+    ("number of requested standby connections", SourceNotReady, "Raise max_wal_senders."),
+)
+
+_SQLSTATES: dict[str, type[BridgeError]] = {
+    "28P01": SourceRefused,
+    "28000": SourceRefused,
+    "42501": SourceRefused,
+    "42704": SourceNotReady,
+    "53400": SourceNotReady,
+    "55006": SlotBusy,
+}
+
+
+def conninfo(config: PostgresConfig, **extra: Any) -> str:
+    """Write a connection string with every setting that changes text output pinned."""
+    settings = {**SESSION_SETTINGS}
+    encoding = settings.pop("client_encoding")
+    options = " ".join(f"-c {name}={value.replace(' ', '')}" for name, value in settings.items())
+    parts: dict[str, Any] = {
+        "host": config.host,
+        "port": config.port,
+        "dbname": config.database,
+        "user": config.user,
+        "password": config.password,
+        "connect_timeout": CONNECT_TIMEOUT_SECONDS,
+        "keepalives_idle": 30,
+    }
+    if config.dsn:
+        parts = dict(psycopg.conninfo.conninfo_to_dict(config.dsn))
+    return make_conninfo(
+        "",
+        **{k: v for k, v in parts.items() if v is not None},
+        **extra,
+        options=options,
+        client_encoding=encoding,
+        application_name=APPLICATION,
+    )
+
+
+async def connect(config: PostgresConfig) -> psycopg.AsyncConnection[DictRow]:
+    """Open an ordinary connection for catalog questions."""
+    with translated(config):
+        return await psycopg.AsyncConnection[DictRow].connect(
+            conninfo(config), autocommit=True, row_factory=dict_row
+        )
+
+
+@contextmanager
+def translated(config: PostgresConfig) -> Iterator[None]:
+    """Raise psycopg's errors as ours."""
+    try:
+        yield
+    except psycopg.Error as error:
+        raise translate(error, config) from error
+
+
+def translate(error: psycopg.Error, config: PostgresConfig) -> BridgeError:
+    """Say what an error of the server or of libpq means for the bridge."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    what = f"PostgreSQL at {config.where}: {text}"
+    if "can no longer get changes from replication slot" in text or "invalidated" in text:
+        return SlotLost(what)
+    if kind := _SQLSTATES.get(error.sqlstate or ""):
+        return kind(what)
+    for words, kind, advice in _REFUSALS:
+        if words in text and not isinstance(error, psycopg.ProgrammingError):
+            return kind(what, advice=advice)
+    return SourceLost(what)

@@ -1,0 +1,104 @@
+"""The replication slot: found, made where it is missing, refused where it is not ours."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import psycopg
+from psycopg.rows import DictRow
+
+from bridge.errors import SlotLost, SourceNotReady
+from schemas.positions import Lsn
+
+PLUGIN = "pgoutput"
+FAILOVER_SINCE = 170000
+
+_FIND = """
+    SELECT plugin, slot_type, database, active_pid, wal_status,
+           confirmed_flush_lsn::text AS confirmed, restart_lsn::text AS restart,
+           database IS NOT DISTINCT FROM current_database() AS here,
+           pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::bigint AS retained_bytes,
+           pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn)::bigint AS lag_bytes,
+           safe_wal_size
+      FROM pg_replication_slots WHERE slot_name = %s
+"""
+
+_CREATE = "SELECT lsn::text AS lsn FROM pg_create_logical_replication_slot(%s, %s)"
+_CREATE_WITH_FAILOVER = (
+    "SELECT lsn::text AS lsn FROM pg_create_logical_replication_slot(%s, %s, failover => true)"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """A slot as PostgreSQL shows it."""
+
+    name: str
+    plugin: str | None
+    database: str | None
+    in_this_database: bool
+    active_pid: int | None
+    wal_status: str | None
+    confirmed_lsn: Lsn | None
+    retained_bytes: int | None
+    lag_bytes: int | None
+    safe_wal_size: int | None
+
+    @property
+    def wal_lost(self) -> bool:
+        return self.wal_status == "lost"
+
+
+@dataclass(frozen=True, slots=True)
+class CreateSlot:
+    """The slot is missing: make it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeFrom:
+    """The slot is ours: go on where PostgreSQL has it, never above."""
+
+    confirmed_lsn: Lsn
+
+
+def plan_slot(name: str, found: Slot | None) -> CreateSlot | ResumeFrom:
+    """Decide what to do about the slot, or say why it cannot be used."""
+    if found is None:
+        return CreateSlot()
+    if found.plugin != PLUGIN or not found.in_this_database:
+        raise SourceNotReady(
+            f"slot {name} belongs to plugin {found.plugin} in database {found.database}",
+            advice="Choose another --slot, or drop it with"
+            f" SELECT pg_drop_replication_slot('{name}').",
+        )
+    if found.wal_lost or found.confirmed_lsn is None:
+        raise SlotLost(f"slot {name} is {found.wal_status}: PostgreSQL removed WAL it still needed")
+    return ResumeFrom(found.confirmed_lsn)
+
+
+async def find_slot(connection: psycopg.AsyncConnection[DictRow], name: str) -> Slot | None:
+    row = await (await connection.execute(_FIND, [name])).fetchone()
+    if row is None:
+        return None
+    return Slot(
+        name=name,
+        plugin=row["plugin"],
+        database=row["database"],
+        in_this_database=row["here"],
+        active_pid=row["active_pid"],
+        wal_status=row["wal_status"],
+        confirmed_lsn=Lsn.parse(row["confirmed"]) if row["confirmed"] else None,
+        retained_bytes=row["retained_bytes"],
+        lag_bytes=row["lag_bytes"],
+        safe_wal_size=row["safe_wal_size"],
+    )
+
+
+async def create_slot(connection: psycopg.AsyncConnection[DictRow], name: str) -> Lsn:
+    """Make the slot, to survive a failover where the server can do that."""
+    survives = connection.info.server_version >= FAILOVER_SINCE
+    query = _CREATE_WITH_FAILOVER if survives else _CREATE
+    row = await (await connection.execute(query, [name, PLUGIN])).fetchone()
+    if row is None:
+        raise SourceNotReady(f"PostgreSQL made no slot {name}")
+    return Lsn.parse(row["lsn"])

@@ -1,0 +1,214 @@
+"""Tables: the shape of each, and its rows as the contract writes them.
+
+A `Relation` message says what the following changes look like; the catalog adds what it leaves out
+(attnum, nullability, defaults, the primary key). A relation is encoded by an `Encoder` made for its
+shape: one reader per column, chosen once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from bridge.errors import MalformedWal
+from bridge.protocol.messages import (
+    UNCHANGED,
+    Delete,
+    Insert,
+    Relation,
+    RelationColumn,
+    TupleData,
+    Update,
+)
+from bridge.transactions import EmptiedTable, Placed, TransactionPart
+from schemas.events import Change, Row
+from schemas.names import TableName
+from schemas.shapes import Column, ReplicaIdentity, TableShape
+from schemas.subjects import Operation
+from schemas.types import CatalogType, resolve_type
+from schemas.values import NO_NATIVE_FORM, Format, Reader, Value, reader_for
+
+REPLICA_IDENTITIES: Mapping[str, ReplicaIdentity] = {
+    "d": "default",
+    "f": "full",
+    "i": "index",
+    "n": "nothing",
+}
+
+_OPERATIONS: Mapping[type, Operation] = {
+    Insert: "INSERT",
+    Update: "UPDATE",
+    Delete: "DELETE",
+    EmptiedTable: "TRUNCATE",
+}
+
+
+Images = dict[str, TupleData | None]
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnFacts:
+    """What the catalog knows of a column and the WAL does not say."""
+
+    position: int
+    data_type: str
+    is_nullable: bool
+    default: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TableFacts:
+    """What the catalog knows of a table; empty where the table is gone by now."""
+
+    columns: Mapping[str, ColumnFacts] = field(default_factory=dict)
+    key: tuple[str, ...] = ()
+    types: Mapping[int, CatalogType] = field(default_factory=dict)
+
+
+def shape_of(relation: Relation, facts: TableFacts) -> TableShape:
+    """Join what the WAL and the catalog say; where they disagree the WAL is right."""
+    key = _key_names(relation, facts)
+    columns = tuple(
+        _column(column, ordinal, key, facts) for ordinal, column in enumerate(relation.columns, 1)
+    )
+    return TableShape(
+        name=TableName(relation.schema, relation.table),
+        relation_id=relation.relation_id,
+        replica_identity=REPLICA_IDENTITIES[relation.replica_identity],
+        columns=columns,
+    )
+
+
+def _key_names(relation: Relation, facts: TableFacts) -> Sequence[str]:
+    """Give the key's columns in key order.
+
+    Under FULL every column is flagged, which is no key; the primary key in the catalog is. Else the
+    flags are right, and the catalog only knows their order.
+    """
+    names = {column.name for column in relation.columns}
+    flagged = [column.name for column in relation.columns if column.part_of_key]
+    if relation.replica_identity == "f" or not flagged:
+        return facts.key if set(facts.key) <= names else ()
+    return facts.key if set(facts.key) == set(flagged) else flagged
+
+
+def _column(column: RelationColumn, ordinal: int, key: Sequence[str], facts: TableFacts) -> Column:
+    known = facts.columns.get(column.name)
+    resolved = resolve_type(column.type_oid, column.type_modifier, facts.types)
+    return Column(
+        name=column.name,
+        position=known.position if known else ordinal,
+        data_type=known.data_type if known else str(resolved),
+        type_oid=column.type_oid,
+        type_modifier=column.type_modifier,
+        type=resolved,
+        is_nullable=known.is_nullable if known else True,
+        column_default=known.default if known else None,
+        key=key.index(column.name) if column.name in key else None,
+    )
+
+
+class Encoder:
+    """Turns the changes of one relation, in one shape, into the contract's changes."""
+
+    def __init__(self, shape: TableShape, schema_revision: int, format: Format) -> None:
+        self.shape = shape
+        self.schema_revision = schema_revision
+        self._columns = [(c.name, reader_for(c.type, format)) for c in shape.columns]
+        self._key = [c.name for c in shape.key]
+
+    def encode(self, placed: Placed) -> Change:
+        """Build the change a placed row message stands for."""
+        images = _images(placed.message)
+        rows, text = self._read(images)
+        return Change(
+            table=self.shape.name,
+            operation=_OPERATIONS[type(placed.message)],
+            relation_id=self.shape.relation_id,
+            place=placed.place,
+            repeat=placed.repeat,
+            schema_revision=self.schema_revision,
+            data=rows["data"] or {},
+            key=self._old_key(rows) if isinstance(placed.message, Update) else None,
+            old=rows.get("old"),
+            unchanged=self._unchanged(images["data"] or ()),
+            text=text,
+        )
+
+    def _read(self, images: Images) -> tuple[dict[str, Row | None], tuple[str, ...]]:
+        """Read every image of the row; a column that is text in one is text in all of them."""
+        as_text: set[str] = set()
+        rows = {image: self._row(values, as_text) for image, values in images.items()}
+        if as_text and len(images) > 1:
+            names = [name for name, _ in self._columns]
+            for image, values in images.items():
+                row = rows[image]
+                for name, value in zip(names, values or (), strict=False):
+                    if row is not None and name in as_text and name in row:
+                        row[name] = value
+        return rows, tuple(sorted(as_text))
+
+    def _row(self, values: TupleData | None, as_text: set[str]) -> Row | None:
+        if values is None:
+            return None
+        if values and len(values) != len(self._columns):
+            raise MalformedWal(
+                f"a row of {len(values)} columns for {self.shape.name},"
+                f" which has {len(self._columns)}"
+            )
+        row: Row = {}
+        for (name, read), text in zip(self._columns, values, strict=False):
+            if text is UNCHANGED:
+                continue
+            value = None if text is None else self._value(name, read, text)
+            if value is NO_NATIVE_FORM:
+                as_text.add(name)
+                value = text
+            row[name] = value
+        return row
+
+    def _value(self, name: str, read: Reader, text: str) -> Value:
+        try:
+            return read(text)
+        except (ValueError, IndexError) as error:
+            # A value that cannot be read is never skipped or guessed: its LSN stays unconfirmed.
+            raise MalformedWal(
+                f"{self.shape.name}.{name} holds text its type does not explain: {text[:80]!r}"
+            ) from error
+
+    def _unchanged(self, values: TupleData) -> tuple[str, ...]:
+        return tuple(
+            name
+            for (name, _), value in zip(self._columns, values, strict=False)
+            if value is UNCHANGED
+        )
+
+    def _old_key(self, rows: Mapping[str, Row | None]) -> Row | None:
+        """Give an update's old key, only where it changed."""
+        new, before = rows["data"] or {}, rows["key"] or rows["old"]
+        if not before or not self._key:
+            return None
+        old_key = {name: before.get(name) for name in self._key}
+        return None if old_key == {name: new.get(name) for name in self._key} else old_key
+
+
+def _images(message: TransactionPart) -> Images:
+    """Name the tuples a message carries as the contract names them."""
+    match message:
+        case Insert():
+            return {"data": message.new}
+        case Update():
+            new = _fill_unchanged(message.new, message.old)
+            return {"data": new, "key": message.key, "old": message.old}
+        case Delete():
+            return {"data": message.old or message.key, "old": message.old}
+    return {"data": ()}
+
+
+def _fill_unchanged(new: TupleData, old: TupleData | None) -> TupleData:
+    """Take unchanged values from the old row, which REPLICA IDENTITY FULL sends whole."""
+    if old is None or UNCHANGED not in new:
+        return new
+    return tuple(
+        before if value is UNCHANGED else value for value, before in zip(new, old, strict=True)
+    )
