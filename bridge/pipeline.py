@@ -96,6 +96,7 @@ class Pipeline:
         self._outbox = Outbox(limits)
         self._relations: dict[int, Relation] = {}
         self._encoders: dict[int, Encoder] = {}
+        self._announced: dict[TableName, str | None] = {}
 
     async def run(self, stop: asyncio.Event) -> None:
         """Stream until `stop` is set, then publish and confirm every whole transaction read."""
@@ -161,17 +162,23 @@ class Pipeline:
             raise MalformedWal(f"a change of relation {message.relation_id}, never described")
         shape = shape_of(relation, await self._shapes.facts(message.relation_id))
         revision = await self._shapes.register(shape, place.lsn)
-        if await self._shapes.announced(shape.name) != shape.fingerprint:
-            described = shape.to_map(timestamp=place.commit_ts or "", lsn=place.lsn)
-            del described["lsn"]
-            await self._send(
-                ShapeChange(
-                    shape=described, table=shape.name, place=place, schema_revision=revision
-                )
-            )
+        await self._announce(shape, revision, place)
         encoder = Encoder(shape, revision, self._codec.format)
         self._encoders[message.relation_id] = encoder
         return encoder
+
+    async def _announce(self, shape: TableShape, revision: int, place: Place) -> None:
+        """Put a shape into the stream unless it is the last one there, or on its way there."""
+        if shape.name not in self._announced:
+            self._announced[shape.name] = await self._shapes.announced(shape.name)
+        if self._announced[shape.name] == shape.fingerprint:
+            return
+        self._announced[shape.name] = shape.fingerprint
+        described = shape.to_map(timestamp=place.commit_ts or "", lsn=place.lsn)
+        del described["lsn"]
+        await self._send(
+            ShapeChange(shape=described, table=shape.name, place=place, schema_revision=revision)
+        )
 
     def _logical_message(self, message: Message, place: Place) -> LogicalMessage:
         # JSON has no bytes; PostgreSQL's own notation for them does.

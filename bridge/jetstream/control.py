@@ -35,6 +35,9 @@ async def connect(config: NatsConfig) -> Client:
             token=config.token,
             connect_timeout=CONNECT_TIMEOUT_SECONDS,
             allow_reconnect=False,
+            # One try: nats-py would go on by itself for two minutes before it says anything.
+            max_reconnect_attempts=1,
+            reconnect_time_wait=0,
             error_cb=note,
         )
 

@@ -128,10 +128,12 @@ class ServerReader:
         return read(rest)
 
     def _delivery(self, verb: bytes, rest: bytes, start: int) -> Delivery | None:
-        fields = rest.decode().split()
         try:
+            fields = rest.decode().split()
             total = int(fields[-1])
             header_size = int(fields[-2]) if verb == b"HMSG" else 0
+            if not 0 <= header_size <= total:
+                raise ValueError
         except (ValueError, IndexError):
             raise SinkLost(f"NATS sent a message without a size: {rest[:64]!r}") from None
         if len(self._buffer) < start + total + 2:

@@ -1,0 +1,80 @@
+"""Reads a whole stream the way any consumer would."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+import nats
+
+from schemas.codecs import codec_for, decode_entry
+from schemas.streams import CDC_STREAM, SCHEMAS_BUCKET
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMessage:
+    """A message as the stream holds it."""
+
+    sequence: int
+    subject: str
+    headers: dict[str, str]
+    fields: dict[str, Any]
+
+    @property
+    def position(self) -> tuple[int, int]:
+        return self.fields["commit_lsn"], self.fields["seq"]
+
+    @property
+    def is_change(self) -> bool:
+        return "operation" in self.fields
+
+
+def read_stream(url: str, stream: str = CDC_STREAM.name) -> list[StoredMessage]:
+    """Give every message of the stream, in order."""
+    return asyncio.run(_read_stream(url, stream))
+
+
+def read_changes(url: str) -> list[StoredMessage]:
+    return [message for message in read_stream(url) if message.is_change]
+
+
+def count_messages(url: str, stream: str = CDC_STREAM.name) -> int:
+    return asyncio.run(_count(url, stream))
+
+
+def read_shapes(url: str) -> dict[str, list[tuple[int, dict[str, Any]]]]:
+    """Give every revision of every key in KV `schemas`."""
+    return asyncio.run(_read_shapes(url))
+
+
+async def _count(url: str, stream: str) -> int:
+    async with await nats.connect(url) as client:
+        return int((await client.jetstream().stream_info(stream)).state.messages)
+
+
+async def _read_stream(url: str, stream: str) -> list[StoredMessage]:
+    async with await nats.connect(url) as client:
+        js = client.jetstream()
+        total = (await js.stream_info(stream)).state.messages
+        if not total:
+            return []
+        subscription = await js.subscribe(">", stream=stream, ordered_consumer=True)
+        found = []
+        for _ in range(total):
+            message = await subscription.next_msg(timeout=30)
+            headers = dict(message.headers or {})
+            fields = codec_for(headers).decode(message.data)
+            sequence = message.metadata.sequence.stream
+            found.append(StoredMessage(sequence, message.subject, headers, fields))
+        return found
+
+
+async def _read_shapes(url: str) -> dict[str, list[tuple[int, dict[str, Any]]]]:
+    async with await nats.connect(url) as client:
+        bucket = await client.jetstream().key_value(SCHEMAS_BUCKET.name)
+        found = {}
+        for key in await bucket.keys():
+            entries = await bucket.history(key)
+            found[key] = [(e.revision or 0, decode_entry(e.value or b"")) for e in entries]
+        return found

@@ -1,0 +1,80 @@
+"""What an error says about itself decides whether there is a next session."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from bridge.errors import BridgeError, MalformedWal, SinkLost, SlotBusy, SourceLost
+from bridge.status import Status
+from bridge.supervisor import Backoff, first_error, supervise
+
+QUICK = Backoff(first=timedelta(milliseconds=1), longest=timedelta(milliseconds=2))
+
+
+async def run(status: Status, *outcomes: BridgeError | None, start_timeout: float = 0) -> int:
+    """Run sessions with these outcomes and count them; a session that fails had streamed."""
+    left = list(outcomes)
+
+    async def session() -> None:
+        outcome = left.pop(0)
+        if not isinstance(outcome, SlotBusy):
+            status.sessions += status.sessions > 0
+        if outcome is not None:
+            raise outcome
+
+    await supervise(
+        session,
+        status=status,
+        stop=asyncio.Event(),
+        start_timeout=timedelta(seconds=start_timeout),
+        backoff=QUICK,
+    )
+    return len(outcomes) - len(left)
+
+
+def streamed() -> Status:
+    status = Status("s", "p")
+    status.sessions = 1
+    return status
+
+
+async def test_lost_connections_are_made_again_without_end() -> None:
+    status = streamed()
+    assert await run(status, *[SourceLost("x")] * 20, *[SinkLost("x")] * 3, None) == 24
+    assert (status.source_reconnects, status.sink_reconnects) == (20, 3)
+
+
+async def test_what_cannot_heal_ends_the_process() -> None:
+    with pytest.raises(MalformedWal):
+        await run(streamed(), SourceLost("x"), MalformedWal("y"), None)
+
+
+async def test_a_server_that_was_never_reached_ends_the_start() -> None:
+    """More likely a wrong setting than an outage: say so instead of waiting for ever."""
+    with pytest.raises(SinkLost):
+        await run(Status("s", "p"), SinkLost("x"), None)
+
+
+async def test_the_start_keeps_trying_for_a_while() -> None:
+    assert await run(Status("s", "p"), SinkLost("x"), None, start_timeout=60) == 2
+
+
+async def test_a_busy_slot_is_waited_for_however_long() -> None:
+    status = Status("s", "p")
+    assert await run(status, *[SlotBusy("x")] * 5, None) == 6
+    assert status.state == "standby"
+
+
+def test_backoff_grows_to_a_bound_and_jitter_only_shortens_it() -> None:
+    backoff = Backoff(first=timedelta(seconds=1), longest=timedelta(seconds=10))
+    assert [backoff.delay(n, 0) for n in (1, 2, 3, 5, 500)] == [1, 2, 4, 10, 10]
+    assert backoff.delay(3, 1) == 2
+
+
+def test_the_error_with_a_name_explains_a_group() -> None:
+    error = SinkLost("x")
+    group = BaseExceptionGroup("g", [ValueError(), BaseExceptionGroup("h", [error])])
+    assert first_error(group) is error
