@@ -17,6 +17,8 @@ from bridge.errors import SinkLost, SinkRefused
 CONNECT_TIMEOUT_SECONDS = 5
 REQUEST_TIMEOUT_SECONDS = 5
 
+_NO_JETSTREAM = "Start nats-server with --jetstream, or wait until it has read its files."
+
 _log = logging.getLogger("bridge.jetstream")
 
 
@@ -49,15 +51,14 @@ def translated(config: NatsConfig) -> Iterator[None]:
         yield
     except nats.errors.AuthorizationError as error:
         raise SinkRefused(f"NATS at {config.where} refuses the user: {error}") from error
-    except nats.js.errors.ServiceUnavailableError as error:
-        raise SinkRefused(
-            f"NATS at {config.where} runs without JetStream",
-            advice="Start nats-server with --jetstream, or with a jetstream block.",
-        ) from error
+    except nats.js.errors.NoStreamResponseError as error:
+        raise SinkLost(f"NATS at {config.where}: {error}", advice=_NO_JETSTREAM) from error
     except nats.js.errors.APIError as error:
-        raise SinkRefused(
-            f"JetStream at {config.where}: {error.description} ({error.err_code})"
-        ) from error
+        what = f"JetStream at {config.where}: {error.description} ({error.err_code})"
+        if isinstance(error, nats.js.errors.ServiceUnavailableError | nats.js.errors.ServerError):
+            # Also what a server says that is still reading its files.
+            raise SinkLost(what, advice=_NO_JETSTREAM) from error
+        raise SinkRefused(what) from error
     except nats.errors.Error as error:
         if "authorization" in str(error).lower():
             raise SinkRefused(f"NATS at {config.where} refuses the user: {error}") from error

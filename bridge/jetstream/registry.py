@@ -62,8 +62,10 @@ class Registry:
         return furthest
 
     async def _last(self, subject: str) -> RawStreamMsg | None:
+        # Not a direct get: those may be answered by a replica that is behind, and what it has not
+        # heard of yet would be stored twice.
         try:
-            return await self._js.get_last_msg(CDC_STREAM.name, subject, direct=True)
+            return await self._js.get_last_msg(CDC_STREAM.name, subject)
         except nats.js.errors.NotFoundError:
             return None
 
