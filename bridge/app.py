@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from datetime import timedelta
 
@@ -76,6 +77,14 @@ async def _until_stopped(bridge: Bridge, stop: asyncio.Event) -> None:
     await running
 
 
+async def _quietly(close: Callable[[], Awaitable[None]]) -> None:
+    """Close what may be broken already; why the session ends is told by what broke it."""
+    try:
+        await close()
+    except Exception as error:
+        _log.debug("closing: %s", error)
+
+
 class ShapeBook:
     """The catalog and the registry as the pipeline sees them."""
 
@@ -124,22 +133,22 @@ class Bridge:
         config = self._config
         async with AsyncExitStack() as stack:
             source = await connection.connect(config.postgres)
-            stack.push_async_callback(source.close)
+            stack.push_async_callback(_quietly, source.close)
             with connection.translated(config.postgres):
                 await catalog.check_source(source, config.publication)
             nats = await control.connect(config.nats)
-            stack.push_async_callback(nats.close)
+            stack.push_async_callback(_quietly, nats.close)
             js = nats.jetstream(timeout=control.REQUEST_TIMEOUT_SECONDS)
             hold = await self._provision(js)
             registry = Registry(js, self._codec)
             start_lsn = await self._slot(source)
             tables = await self._register_tables(source, registry)
-            lane = await Lane.open(config.nats)
-            stack.push_async_callback(lane.close)
+            lane = await Lane.open(config.nats, config.limits.ack_timeout)
+            stack.push_async_callback(_quietly, lane.close)
             wal = await WalStream.open(
                 config.postgres, slot=config.slot, publication=config.publication
             )
-            stack.push_async_callback(wal.close)
+            stack.push_async_callback(_quietly, wal.close)
             # Only now is the slot ours alone, so only now does the stream's end stand still.
             stored = await self._stored(source, registry, tables)
             pipeline = Pipeline(

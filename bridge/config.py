@@ -114,9 +114,6 @@ OPTIONS = (
            env="BRIDGE_MAX_IN_FLIGHT_BYTES", default=str(16 << 20), read=_positive,
            expects="a positive number",
            help="bytes read from the WAL and not yet acked before the reader waits"),
-    Option(name="batch_messages", flag="--batch-messages", env="BRIDGE_BATCH_MESSAGES",
-           default="1000", read=_positive, expects="a positive number",
-           help="changes per atomic batch; nats-server allows 1000 unless told otherwise"),
     Option(name="ack_timeout", flag="--ack-timeout", env="BRIDGE_ACK_TIMEOUT", default="10",
            read=_seconds, expects="seconds",
            help="seconds to wait for JetStream's ack before connecting again"),
@@ -172,7 +169,7 @@ class PublishLimits:
     """How much may be in flight before the WAL reader waits, and how long an ack may take."""
 
     max_bytes: int = 16 << 20
-    batch_messages: int = 1_000
+    chunk_messages: int = 500
     ack_timeout: timedelta = timedelta(seconds=10)
 
 
@@ -239,7 +236,6 @@ def read_config(
         http=http,
         limits=PublishLimits(
             max_bytes=values["max_in_flight_bytes"],
-            batch_messages=values["batch_messages"],
             ack_timeout=values["ack_timeout"],
         ),
         format="json" if values["json"] else "msgpack",

@@ -32,7 +32,6 @@ METRICS = (
               "Changes read again and found in the stream already", lambda s: s.skipped),
     MetricRow("bridge_published_bytes_total", "counter", "Bytes of message bodies stored",
               lambda s: s.published_bytes),
-    MetricRow("bridge_batches_total", "counter", "Atomic batches stored", lambda s: s.batches),
     MetricRow("bridge_last_ack_lsn", "gauge", "LSN up to which JetStream has stored everything",
               lambda s: s.acked_lsn),
     MetricRow("bridge_safe_lsn", "gauge", "LSN that PostgreSQL may be told under --durability",

@@ -1,19 +1,16 @@
-"""What waits to be published: bounded in bytes, taken in batches that end where transactions end.
+"""What waits to be published and what is on its way: first in, first out, bounded in bytes.
 
 The reader waits when the outbox is full, so memory is bounded and PostgreSQL keeps the WAL. Bytes
-count until JetStream has acknowledged them.
+count until JetStream has stored them.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bridge.config import PublishLimits
-
-_FRAME_OVERHEAD = 200
+_OVERHEAD = 300
 """Protocol line, headers and Python objects around a body, roughly."""
 
 
@@ -24,95 +21,61 @@ class Outgoing:
     subject: str
     msg_id: str
     body: bytes
-    ends_transaction: bool
 
     @property
     def size(self) -> int:
-        return len(self.body) + _FRAME_OVERHEAD
-
-
-def plan_batch(queued: int, ends: Sequence[int], *, most: int, urgent: bool) -> int:
-    """Say how many of the queued messages make the next batch; 0 is to wait for more.
-
-    `ends` counts the messages up to each transaction end in the queue. A batch ends with the last
-    transaction that fits. One larger than a batch is cut where the batch is full, and `urgent`
-    (no room for the rest of it, or no rest to come) takes what there is.
-    """
-    fitting = 0
-    for end in ends:
-        if end > most:
-            break
-        fitting = end
-    if fitting:
-        return fitting
-    return min(queued, most) if queued >= most or urgent else 0
+        return len(self.body) + _OVERHEAD
 
 
 class Outbox:
-    """A queue between the WAL reader and the publisher."""
+    """A queue between the WAL reader and the publisher; both run in one event loop."""
 
-    def __init__(self, limits: PublishLimits) -> None:
-        self._limits = limits
-        self._queue: deque[Outgoing] = deque()
-        self._ends: deque[int] = deque()
-        self._taken = 0
-        self._put = 0
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._waiting: deque[Outgoing] = deque()
+        self._in_flight: deque[Outgoing] = deque()
         self._bytes = 0
         self._closed = False
-        self._changed = asyncio.Condition()
+        self._filled = asyncio.Event()
+        self._freed = asyncio.Event()
 
     @property
-    def bytes_in_flight(self) -> int:
+    def bytes_held(self) -> int:
         return self._bytes
 
     @property
-    def is_full(self) -> bool:
-        return self._bytes >= self._limits.max_bytes
+    def is_empty(self) -> bool:
+        """Whether everything has been taken."""
+        return not self._waiting
 
     async def put(self, message: Outgoing) -> None:
         """Queue a message, waiting for room first."""
-        async with self._changed:
-            while self.is_full:
-                await self._changed.wait()
-            self._queue.append(message)
-            self._put += 1
-            self._bytes += message.size
-            if message.ends_transaction:
-                self._ends.append(self._put)
-            if message.ends_transaction or self.is_full or len(self._queue) >= self._most:
-                self._changed.notify_all()
+        while self._bytes >= self._max_bytes:
+            self._freed.clear()
+            await self._freed.wait()
+        self._waiting.append(message)
+        self._bytes += message.size
+        self._filled.set()
 
-    async def take(self) -> list[Outgoing]:
-        """Wait for the next batch; an empty one says that the outbox is closed and drained."""
-        async with self._changed:
-            while not (count := self._plan()):
-                if self._closed:
-                    return []
-                await self._changed.wait()
-            batch = [self._queue.popleft() for _ in range(count)]
-            self._taken += count
-            while self._ends and self._ends[0] <= self._taken:
-                self._ends.popleft()
-            return batch
+    async def take(self, most: int) -> list[Outgoing]:
+        """Wait for messages; none says that the outbox is closed and empty."""
+        while not self._waiting:
+            if self._closed:
+                return []
+            self._filled.clear()
+            await self._filled.wait()
+        taken = [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
+        self._in_flight.extend(taken)
+        return taken
 
-    async def release(self, batch: Sequence[Outgoing]) -> None:
-        """Give the room of an acknowledged batch back."""
-        async with self._changed:
-            self._bytes -= sum(message.size for message in batch)
-            self._changed.notify_all()
+    def release(self, count: int) -> list[Outgoing]:
+        """Let go of the first `count` messages in flight, which are stored, and give them back."""
+        stored = [self._in_flight.popleft() for _ in range(count)]
+        self._bytes -= sum(message.size for message in stored)
+        self._freed.set()
+        return stored
 
-    async def close(self) -> None:
-        """Take no more; what ends with a whole transaction is still handed out."""
-        async with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-
-    @property
-    def _most(self) -> int:
-        return self._limits.batch_messages
-
-    def _plan(self) -> int:
-        ends = [end - self._taken for end in self._ends]
-        return plan_batch(
-            len(self._queue), ends, most=self._most, urgent=self.is_full and not self._closed
-        )
+    def close(self) -> None:
+        """Take no more; what is queued is still handed out."""
+        self._closed = True
+        self._filled.set()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from bridge.config import PublishLimits
@@ -48,12 +48,25 @@ class Source(Protocol):
 
 
 class Sink(Protocol):
-    """The stream. A batch is stored as a whole or not at all."""
+    """The stream. What comes behind a message that was refused is refused too."""
 
     max_payload: int
 
-    async def publish(self, messages: Sequence[Outgoing], content_type: str, wait: float) -> int:
-        """Give the last message's stream sequence; any error leaves the outcome unknown."""
+    last_sequence: int
+
+    async def send(
+        self,
+        messages: Sequence[Outgoing],
+        content_type: str,
+        *,
+        close: bool,
+        on_stored: Callable[[int], None],
+    ) -> None:
+        """Send in order and call back as more of what was sent is stored.
+
+        Returns when more may be sent; with `close`, when everything is stored. After an error only
+        the stream knows what it holds.
+        """
 
 
 class Shapes(Protocol):
@@ -93,7 +106,7 @@ class Pipeline:
         self._limits = limits
         self._status = status
         self._assembler = Assembler()
-        self._outbox = Outbox(limits)
+        self._outbox = Outbox(limits.max_bytes)
         self._relations: dict[int, Relation] = {}
         self._encoders: dict[int, Encoder] = {}
         self._announced: dict[TableName, str | None] = {}
@@ -107,7 +120,7 @@ class Pipeline:
             stopped = tasks.create_task(stop.wait(), name="stop")
             await asyncio.wait({reader, stopped}, return_when=asyncio.FIRST_COMPLETED)
             reader.cancel()
-            await self._outbox.close()
+            self._outbox.close()
             await asyncio.wait({publisher})
             confirmer.cancel()
             stopped.cancel()
@@ -198,29 +211,28 @@ class Pipeline:
                 f"{event.subject} at {Lsn(event.place.lsn)} takes {len(body)} bytes,"
                 f" and NATS accepts {self._sink.max_payload}"
             )
-        ends = event.place.last and not isinstance(event, ShapeChange)
         self._progress.sent()
-        await self._outbox.put(Outgoing(event.subject, event.msg_id, body, ends))
+        await self._outbox.put(Outgoing(event.subject, event.msg_id, body))
         self._status.last_commit_ts = event.place.commit_ts
 
     async def _publish(self) -> None:
-        """Store batch after batch; the next one is sent only when this one is acknowledged."""
-        wait = self._limits.ack_timeout.total_seconds()
-        while batch := await self._outbox.take():
-            self._status.last_sequence = await self._sink.publish(
-                batch, self._codec.content_type, wait
+        """Send what is queued, and ask for everything to be stored whenever the queue is empty."""
+        while messages := await self._outbox.take(self._limits.chunk_messages):
+            await self._sink.send(
+                messages,
+                self._codec.content_type,
+                close=self._outbox.is_empty,
+                on_stored=self._on_stored,
             )
-            self._progress.acknowledged(len(batch), time.monotonic())
-            await self._outbox.release(batch)
-            self._count(batch)
 
-    def _count(self, batch: Sequence[Outgoing]) -> None:
+    def _on_stored(self, count: int) -> None:
+        self._progress.acknowledged(count, time.monotonic())
         status = self._status
-        status.batches += 1
-        status.published_bytes += sum(len(message.body) for message in batch)
-        for message in batch:
+        status.last_sequence = self._sink.last_sequence
+        for message in self._outbox.release(count):
             _, token, verb = message.subject.split(".")
             status.published[token, verb] += 1
+            status.published_bytes += len(message.body)
 
     async def _confirm(self) -> None:
         """Tell PostgreSQL how far it is, whenever that moved and often enough to stay connected."""
@@ -240,4 +252,4 @@ class Pipeline:
         status.confirmed_lsn = status.safe_lsn = safe
         status.acked_lsn = self._progress.acked_lsn
         status.in_flight_messages = self._progress.in_flight
-        status.in_flight_bytes = self._outbox.bytes_in_flight
+        status.in_flight_bytes = self._outbox.bytes_held

@@ -41,7 +41,6 @@ class Status:
     published: Counter[tuple[str, str]] = field(default_factory=Counter)
     published_bytes: int = 0
     skipped: int = 0
-    batches: int = 0
     source_reconnects: int = 0
     sink_reconnects: int = 0
     acked_lsn: int = 0
@@ -81,7 +80,6 @@ class Status:
             "wal_messages_received": self.wal_messages,
             "events_published": self.events_published,
             "events_skipped": self.skipped,
-            "batches": self.batches,
             "bytes_published": self.published_bytes,
             "in_flight": {"messages": self.in_flight_messages, "bytes": self.in_flight_bytes},
             "acked_lsn": str(Lsn(self.acked_lsn)),

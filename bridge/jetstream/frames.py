@@ -1,56 +1,25 @@
-"""NATS's client protocol as bytes, as far as the publish lane needs it. Pure; no socket here.
-
-A batch is many HPUB frames in one buffer. Each frame carries the batch's id and its place in it;
-only the last one asks for an answer, and that answer speaks for the whole batch.
-"""
+"""NATS's client protocol as bytes, as far as the publish lane needs it. Pure; no socket here."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from bridge.errors import SinkLost
-from bridge.outbox import Outgoing
 from schemas.codecs import CONTENT_TYPE, MESSAGE_ID
 
 PING = b"PING\r\n"
 PONG = b"PONG\r\n"
 
 
-def batch_frames(
-    messages: Sequence[Outgoing], *, batch_id: str, reply: str, content_type: str
-) -> bytes:
-    """Write an atomic batch; its last message commits it and names where the ack goes.
-
-    A single message is stored whole or not at all as it is: without batch headers the server
-    answers in a tenth of a millisecond instead of four.
-    """
-    last = len(messages)
-    if last == 1:
-        return _single_frame(messages[0], reply, content_type)
-    common = f"{CONTENT_TYPE}: {content_type}\r\nNats-Batch-Id: {batch_id}\r\n"
-    parts: list[bytes] = []
-    for ordinal, message in enumerate(messages, 1):
-        commit = "Nats-Batch-Commit: 1\r\n" if ordinal == last else ""
-        headers = (
-            f"NATS/1.0\r\n{MESSAGE_ID}: {message.msg_id}\r\n{common}"
-            f"Nats-Batch-Sequence: {ordinal}\r\n{commit}\r\n"
-        ).encode()
-        to = f"{message.subject} {reply}" if ordinal == last else message.subject
-        total = len(headers) + len(message.body)
-        parts += (f"HPUB {to} {len(headers)} {total}\r\n".encode(), headers, message.body, b"\r\n")
-    return b"".join(parts)
-
-
-def _single_frame(message: Outgoing, reply: str, content_type: str) -> bytes:
-    headers = (
-        f"NATS/1.0\r\n{MESSAGE_ID}: {message.msg_id}\r\n{CONTENT_TYPE}: {content_type}\r\n\r\n"
-    ).encode()
-    total = len(headers) + len(message.body)
-    start = f"HPUB {message.subject} {reply} {len(headers)} {total}\r\n".encode()
-    return b"".join((start, headers, message.body, b"\r\n"))
+def publish_frame(subject: str, reply: str, msg_id: str, content_type: str, body: bytes) -> bytes:
+    """Write one message with its headers, and where the answer to it goes."""
+    headers = f"NATS/1.0\r\n{MESSAGE_ID}: {msg_id}\r\n{CONTENT_TYPE}: {content_type}\r\n\r\n"
+    size = len(headers)
+    start = f"HPUB {subject} {reply} {size} {size + len(body)}\r\n{headers}"
+    return b"%b%b\r\n" % (start.encode(), body)
 
 
 def connect_frame(options: dict[str, Any]) -> bytes:

@@ -1,22 +1,24 @@
-"""The publish lane: a connection of its own that stores batches, all of a batch or nothing of it.
+"""The publish lane: a connection of its own over which changes reach the stream in order.
 
-One batch is in flight at a time, so nothing can be stored behind its successor: a batch that is
-refused, or whose answer is lost, stops the lane with its successors unsent. Whoever holds the lane
-then asks the stream how far it really is. Everything but this hot path goes through nats-py.
+One batch is open at a time, and the server refuses whatever comes behind a message it refused, so
+nothing can be stored behind its successor. Any error ends the lane; whoever holds it then asks the
+stream how far it really is. Everything but this hot path goes through nats-py.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
+import re
 import secrets
 import ssl
-from collections.abc import Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import TypeVar
 
 from bridge.config import NatsConfig
-from bridge.errors import BridgeError, PublishRefused, SinkLost, SinkRefused
+from bridge.errors import BridgeError, SinkLost, SinkRefused
+from bridge.jetstream.batch import Batch
 from bridge.jetstream.frames import (
     PING,
     PONG,
@@ -27,51 +29,53 @@ from bridge.jetstream.frames import (
     ServerError,
     ServerFrame,
     ServerReader,
-    batch_frames,
     connect_frame,
     subscribe_frame,
 )
 from bridge.outbox import Outgoing
 
 CONNECT_TIMEOUT_SECONDS = 5
-_READ_SIZE = 1 << 16
+OLDEST_SERVER = (2, 14)
+"""The first with fast-ingest batches."""
 
-# What to do about the refusals that have a remedy of their own.
-_ADVICE = {
-    10077: "The stream is full: raise its max_bytes or max_msgs, or let its age limit free room.",
-    10047: "The server's JetStream storage is full: raise max_file_store.",
-    10174: "Allow atomic batches: nats stream edit CDC --allow-batch.",
-    10199: "Lower --batch-messages, or raise jetstream.limits.batch.max_msgs of nats-server.",
-}
+_READ_SIZE = 1 << 16
 
 Expected = TypeVar("Expected", Info, Pong)
 
 
 class Lane:
-    """A connection that publishes batches one after the other."""
+    """A connection that sends batches one after the other."""
 
     def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, config: NatsConfig
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        config: NatsConfig,
+        ack_timeout: timedelta,
     ) -> None:
         self._reader = reader
         self._writer = writer
         self._config = config
+        self._ack_timeout = ack_timeout.total_seconds()
         self._frames = ServerReader()
-        self._inbox = f"_INBOX.{secrets.token_hex(11)}"
-        self._batch_prefix = secrets.token_hex(8)
+        self._name = secrets.token_hex(11)
+        self._inbox = f"_INBOX.{self._name}"
         self._batches = 0
-        self._ack: asyncio.Future[Delivery] | None = None
+        self._batch: Batch | None = None
+        self._on_stored: Callable[[int], None] = lambda _: None
+        self._answered = asyncio.Event()
         self._listener: asyncio.Task[None] | None = None
         self._failure: BridgeError | None = None
         self.max_payload = 0
+        self.last_sequence = 0
 
     @classmethod
-    async def open(cls, config: NatsConfig) -> Lane:
+    async def open(cls, config: NatsConfig, ack_timeout: timedelta) -> Lane:
         """Connect, introduce ourselves and subscribe to our acks."""
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_SECONDS):
                 reader, writer = await asyncio.open_connection(config.host, config.port)
-                lane = cls(reader, writer, config)
+                lane = cls(reader, writer, config, ack_timeout)
                 try:
                     await lane._introduce()
                 except BaseException:
@@ -84,6 +88,7 @@ class Lane:
 
     async def _introduce(self) -> None:
         info = await self._expect(Info)
+        _demand_version(str(info.fields.get("version", "")), self._config)
         self.max_payload = int(info.fields["max_payload"])
         if self._config.tls or info.fields.get("tls_required"):
             context = ssl.create_default_context()
@@ -102,7 +107,7 @@ class Lane:
             "auth_token": self._config.token,
         }
         given = {name: value for name, value in options.items() if value is not None}
-        self._writer.write(connect_frame(given) + subscribe_frame(f"{self._inbox}.*", 1) + PING)
+        self._writer.write(connect_frame(given) + subscribe_frame(f"{self._inbox}.>", 1) + PING)
         await self._expect(Pong)
 
     async def _expect(self, kind: type[Expected]) -> Expected:
@@ -114,46 +119,41 @@ class Lane:
                 if isinstance(frame, kind):
                     return frame
 
-    async def publish(self, messages: Sequence[Outgoing], content_type: str, wait: float) -> int:
-        """Store a batch and give the stream sequence of its last message.
-
-        On any error the caller must look up what the stream holds before it sends again.
-        """
+    async def send(
+        self,
+        messages: Sequence[Outgoing],
+        content_type: str,
+        *,
+        close: bool,
+        on_stored: Callable[[int], None],
+    ) -> None:
+        """Append messages to the open batch and wait for room, or for all of it with `close`."""
         if self._failure is not None:
             raise self._failure
-        self._batches += 1
-        batch_id = f"{self._batch_prefix}-{self._batches}"
-        self._ack = asyncio.get_running_loop().create_future()
-        self._writer.write(
-            batch_frames(
-                messages,
-                batch_id=batch_id,
-                reply=f"{self._inbox}.{self._batches}",
-                content_type=content_type,
-            )
-        )
+        if self._batch is None:
+            self._batches += 1
+            # The stream knows batches by id alone, also those of other bridges and of our past.
+            self._batch = Batch(self._inbox, f"{self._name}-{self._batches}")
+        batch, self._on_stored = self._batch, on_stored
+        self._writer.write(batch.frames(messages, content_type, close=close))
+        while not (batch.is_complete if close else batch.has_room):
+            await self._progress()
+        if close:
+            self.last_sequence = batch.last_sequence or 0
+            self._batch = None
+
+    async def _progress(self) -> None:
+        """Wait for the next answer; a server that says nothing at all is as good as gone."""
+        self._answered.clear()
         try:
-            async with asyncio.timeout(wait):
-                answer = await self._ack
+            async with asyncio.timeout(self._ack_timeout):
+                await self._answered.wait()
         except TimeoutError:
             raise SinkLost(
-                f"no ack from NATS at {self._config.where} for {len(messages)} messages"
-                f" within {wait:g} s"
+                f"no ack from NATS at {self._config.where} within {self._ack_timeout:g} s"
             ) from None
-        return self._settle(answer, len(messages))
-
-    def _settle(self, answer: Delivery, count: int) -> int:
-        """Believe only an ack that speaks of the whole batch."""
-        if answer.headers.startswith(b"NATS/1.0 503"):
-            raise SinkLost("no stream listens on the subjects of this batch")
-        fields: dict[str, Any] = json.loads(answer.body or b"{}")
-        if error := fields.get("error"):
-            code = error.get("err_code", 0)
-            what = f"JetStream refused {count} messages: {error.get('description')} ({code})"
-            raise PublishRefused(what, advice=_ADVICE.get(code))
-        if fields.get("count", 1) != count or "seq" not in fields:
-            raise SinkLost(f"an ack that does not speak of {count} messages: {answer.body[:200]!r}")
-        return int(fields["seq"])
+        if self._failure is not None:
+            raise self._failure
 
     async def _listen(self) -> None:
         """Answer pings and pass acks on until the connection ends."""
@@ -161,7 +161,7 @@ class Lane:
             while True:
                 for frame in await self._receive():
                     self._handle(frame)
-        except (OSError, EOFError, BridgeError) as error:
+        except (OSError, EOFError, ValueError, BridgeError) as error:
             self._fail(error)
 
     def _handle(self, frame: ServerFrame) -> None:
@@ -169,9 +169,9 @@ class Lane:
             case Ping():
                 self._writer.write(PONG)
             case Delivery():
-                current = f"{self._inbox}.{self._batches}"
-                if self._ack and not self._ack.done() and frame.subject == current:
-                    self._ack.set_result(frame)
+                if self._batch and self._batch.owns(frame):
+                    self._on_stored(self._batch.answer(frame))
+                    self._answered.set()
             case ServerError():
                 raise self._server_error(frame)
 
@@ -179,8 +179,7 @@ class Lane:
         if not isinstance(error, BridgeError):
             error = SinkLost(f"NATS at {self._config.where} hung up: {error}")
         self._failure = error
-        if self._ack and not self._ack.done():
-            self._ack.set_exception(error)
+        self._answered.set()
 
     def _server_error(self, frame: ServerError) -> BridgeError:
         what = f"NATS at {self._config.where}: {frame.text}"
@@ -203,3 +202,13 @@ class Lane:
         self._writer.close()
         with contextlib.suppress(OSError, ssl.SSLError):
             await self._writer.wait_closed()
+
+
+def _demand_version(version: str, config: NatsConfig) -> None:
+    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    if numbers < OLDEST_SERVER:
+        raise SinkRefused(
+            f"NATS at {config.where} is version {version or 'unknown'}, which cannot keep a batch"
+            " in order when one of its messages is refused",
+            advice=f"Use nats-server {'.'.join(map(str, OLDEST_SERVER))} or newer.",
+        )

@@ -37,7 +37,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class AllowBatches:
-    """The stream lacks only what atomic batches need; switching that on takes nothing away."""
+    """The stream lacks only what batches need; switching that on takes nothing away."""
 
     config: StreamConfig
     warnings: tuple[str, ...] = ()
@@ -54,9 +54,9 @@ def plan_stream(spec: StreamSpec, found: StreamConfig | None) -> Create | Keep |
             advice=f"nats stream edit {spec.name} --subjects {','.join(spec.subjects)}",
         )
     warnings = tuple(_risks(spec, found))
-    if found.allow_atomic:
+    if found.allow_batched:
         return Keep(warnings)
-    return AllowBatches(replace(found, allow_atomic=True), warnings)
+    return AllowBatches(replace(found, allow_batched=True), warnings)
 
 
 def _risks(spec: StreamSpec, found: StreamConfig) -> list[str]:
@@ -88,7 +88,7 @@ def stream_config(spec: StreamSpec) -> StreamConfig:
         num_replicas=spec.replicas,
         compression=StoreCompression.S2,
         allow_direct=True,
-        allow_atomic=True,
+        allow_batched=True,
     )
 
 
@@ -112,12 +112,12 @@ async def _ensure_stream(js: JetStreamContext, spec: StreamSpec) -> StreamConfig
     for warning in plan.warnings:
         _log.warning(warning)
     if isinstance(plan, AllowBatches):
-        _log.info("switching on atomic batches for stream %s", spec.name)
+        _log.info("switching on batches for stream %s", spec.name)
         updated = (await js.update_stream(plan.config)).config
-        if not updated.allow_atomic:
+        if not updated.allow_batched:
             raise SinkRefused(
-                f"this nats-server cannot store atomic batches in stream {spec.name}",
-                advice="Use nats-server 2.12 or newer.",
+                f"this nats-server cannot take batches for stream {spec.name}",
+                advice="Use nats-server 2.14 or newer.",
             )
         return updated
     assert found is not None  # noqa: S101 - Keep is only planned for a stream that was found

@@ -34,6 +34,7 @@ class WalStream:
         self._config = config
         self._readable = asyncio.Event()
         self._loop = asyncio.get_running_loop()
+        self._watched: int | None = None
 
     @classmethod
     async def open(cls, config: PostgresConfig, *, slot: str, publication: str) -> WalStream:
@@ -56,7 +57,8 @@ class WalStream:
             f"START_REPLICATION SLOT {_identifier(slot)} LOGICAL 0/0"
             f" (proto_version '1', publication_names {names}, messages 'true')"
         )
-        self._loop.add_reader(self._pg.socket, self._readable.set)
+        self._watched = self._pg.socket
+        self._loop.add_reader(self._watched, self._readable.set)
         self._pg.send_query(command.encode())
         self._pg.flush()
         while self._pg.is_busy():
@@ -91,6 +93,8 @@ class WalStream:
         try:
             self._pg.consume_input()
         except psycopg.OperationalError as error:
+            # libpq has closed the socket, and its number may be given to the next one.
+            self._unwatch()
             raise translate(error, self._config) from error
 
     def _ended(self) -> Exception:
@@ -112,9 +116,13 @@ class WalStream:
 
     async def close(self) -> None:
         """Give the slot free at once; nothing is confirmed here."""
-        if self._pg.socket >= 0 and not self._connection.closed:
-            self._loop.remove_reader(self._pg.socket)
+        self._unwatch()
         await self._connection.close()
+
+    def _unwatch(self) -> None:
+        if self._watched is not None:
+            self._loop.remove_reader(self._watched)
+            self._watched = None
 
 
 def _identifier(name: str) -> str:

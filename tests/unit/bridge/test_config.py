@@ -63,7 +63,7 @@ def test_a_nats_url_says_everything_about_the_server() -> None:
         (["--port", "99999"], {}, "--port"),
         ([], {"NATS_PORT": "x"}, "NATS_PORT"),
         (["--durability", "maybe"], {}, "--durability"),
-        (["--batch-messages", "0"], {}, "--batch-messages"),
+        (["--max-in-flight-bytes", "0"], {}, "--max-in-flight-bytes"),
         (["--slot", "Not-A-Slot"], {}, "Not-A-Slot"),
         ([], {"NATS_URL": "http://x"}, "NATS_URL"),
         ([], {"PG_HOST_FILE": "nowhere"}, "PG_HOST_FILE"),

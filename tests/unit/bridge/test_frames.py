@@ -18,49 +18,17 @@ from bridge.jetstream.frames import (
     ServerError,
     ServerFrame,
     ServerReader,
-    batch_frames,
+    publish_frame,
 )
-from bridge.outbox import Outgoing
 
 
-def outgoing(number: int, body: bytes = b"body") -> Outgoing:
-    return Outgoing("cdc.t.insert", f"{number}-t-insert", body, True)
-
-
-def frames(count: int) -> bytes:
-    return batch_frames(
-        [outgoing(n) for n in range(count)],
-        batch_id="b1",
-        reply="_INBOX.x.1",
-        content_type="application/msgpack",
+def test_a_message_carries_its_id_and_where_the_answer_goes() -> None:
+    assert publish_frame(
+        "cdc.t.insert", "_INBOX.x", "0-t-insert", "application/json", "é".encode()
+    ) == (
+        b"HPUB cdc.t.insert _INBOX.x 69 71\r\nNATS/1.0\r\nNats-Msg-Id: 0-t-insert\r\n"
+        b"Content-Type: application/json\r\n\r\n\xc3\xa9\r\n"
     )
-
-
-def test_only_the_last_message_of_a_batch_commits_and_asks_for_an_ack() -> None:
-    parts = frames(3).split(b"HPUB ")[1:]
-    assert [b"Nats-Batch-Commit: 1" in part for part in parts] == [False, False, True]
-    assert [b"_INBOX.x.1" in part for part in parts] == [False, False, True]
-    assert [f"Nats-Batch-Sequence: {n}\r\n".encode() in p for n, p in enumerate(parts, 1)] == [
-        True
-    ] * 3
-
-
-def test_a_single_message_needs_no_batch() -> None:
-    assert frames(1) == (
-        b"HPUB cdc.t.insert _INBOX.x.1 72 76\r\nNATS/1.0\r\nNats-Msg-Id: 0-t-insert\r\n"
-        b"Content-Type: application/msgpack\r\n\r\nbody\r\n"
-    )
-
-
-def test_declared_sizes_are_the_real_ones() -> None:
-    """A wrong length would make the server read a payload as protocol."""
-    rest = frames(2)
-    while rest:
-        line, _, rest = rest.partition(b"\r\n")
-        header_size, total = (int(word) for word in line.split()[-2:])
-        assert rest[:header_size].endswith(b"\r\n\r\n")
-        assert rest[total : total + 2] == b"\r\n"
-        rest = rest[total + 2 :]
 
 
 SERVER = (

@@ -53,7 +53,7 @@ def test_a_missing_stream_is_made_to_the_contract() -> None:
     plan = plan_stream(CDC_STREAM, None)
     assert isinstance(plan, Create)
     assert plan.config.discard == DiscardPolicy.NEW
-    assert plan.config.allow_atomic
+    assert plan.config.allow_batched
 
 
 def test_a_stream_as_we_make_it_is_kept() -> None:
@@ -71,10 +71,10 @@ def test_a_risky_setting_of_an_existing_stream_is_named_with_its_remedy() -> Non
 
 def test_only_what_takes_nothing_away_is_changed_in_an_existing_stream() -> None:
     found = stream_config(CDC_STREAM)
-    found.allow_atomic, found.max_age = False, 60
+    found.allow_batched, found.max_age = False, 60
     plan = plan_stream(CDC_STREAM, found)
     assert isinstance(plan, AllowBatches)
-    assert (plan.config.allow_atomic, plan.config.max_age) == (True, 60)
+    assert (plan.config.allow_batched, plan.config.max_age) == (True, 60)
 
 
 def test_a_stream_that_does_not_cover_the_subjects_is_refused() -> None:

@@ -1,0 +1,208 @@
+"""A CDC stream written by hand, and the lake that follows it."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import nats
+from pyspark.sql import SparkSession
+
+from lake_consumer.app import Follower
+from lake_consumer.batches import BatchLimits
+from lake_consumer.catalogs import CatalogUri
+from lake_consumer.iceberg.lake import Lake
+from lake_consumer.iceberg.names import log_of, mirror_of
+from lake_consumer.iceberg.reading import open_catalog
+from lake_consumer.jetstream.connection import NatsOptions
+from lake_consumer.jetstream.stream import CdcStream
+from schemas.codecs import CODECS, CONTENT_TYPE
+from schemas.events import Change, Event, LogicalMessage, Place, ShapeChange, iso_timestamp
+from schemas.names import TableName
+from schemas.shapes import Column, ReplicaIdentity, TableShape
+from schemas.streams import CDC_STREAM, LAKE_CONSUMER
+from schemas.subjects import Operation
+from schemas.types import parse_type
+from schemas.values import Format
+
+_NOW = 818_000_000_000_000
+_PLACE = Place(lsn=0, commit_lsn=0, commit_ts="", xid=0, seq=0, last=False)
+
+
+def make_shape(
+    table: str,
+    columns: dict[str, str],
+    *,
+    key: tuple[str, ...] = ("id",),
+    positions: dict[str, int] | None = None,
+    identity: ReplicaIdentity = "default",
+) -> TableShape:
+    """Make a shape from names and contract types; attnums in order unless told otherwise."""
+    at = positions or {name: number for number, name in enumerate(columns, start=1)}
+    return TableShape(
+        name=TableName.parse(table),
+        relation_id=16_400,
+        replica_identity=identity,
+        columns=tuple(
+            Column(
+                name=name,
+                position=at[name],
+                data_type=kind,
+                type_oid=0,
+                type_modifier=-1,
+                type=parse_type(kind),
+                key=key.index(name) if name in key else None,
+            )
+            for name, kind in columns.items()
+        ),
+    )
+
+
+def announce(shape: TableShape, revision: int) -> ShapeChange:
+    fields = shape.to_map(timestamp="2025-12-08T13:45:21Z", lsn=0)
+    return ShapeChange(shape=fields, table=shape.name, place=_PLACE, schema_revision=revision)
+
+
+def change(
+    table: str, operation: Operation, data: dict[str, Any], revision: int = 1, **more: Any
+) -> Change:
+    return Change(
+        table=TableName.parse(table),
+        operation=operation,
+        relation_id=16_400,
+        place=_PLACE,
+        schema_revision=revision,
+        data=data,
+        **more,
+    )
+
+
+def logical_message(prefix: str) -> LogicalMessage:
+    return LogicalMessage(prefix=prefix, content="x", transactional=True, place=_PLACE)
+
+
+@dataclass
+class HandMadeStream:
+    """Writes transactions to the CDC stream as the bridge would."""
+
+    url: str
+    format: Format = "msgpack"
+    lsn: int = 1_000
+    events: list[Event] = field(default_factory=list)
+
+    def commit(self, *parts: Event) -> int:
+        """Add one transaction; gives its commit LSN. Nothing is sent before `send`."""
+        placed: list[Event] = []
+        ordinal = 0
+        commit_lsn = self.lsn + len(parts) * 10
+        counted = [part for part in parts if not isinstance(part, ShapeChange)]
+        for part in parts:
+            self.lsn += 10
+            place = Place(
+                lsn=self.lsn,
+                commit_lsn=commit_lsn,
+                commit_ts=iso_timestamp(_NOW + commit_lsn),
+                xid=commit_lsn // 10,
+                seq=ordinal,
+                last=part is counted[-1],
+            )
+            placed.append(replace(part, place=place))
+            ordinal += not isinstance(part, ShapeChange)
+        self.events += placed
+        return commit_lsn
+
+    def send(self) -> int:
+        """Store what was committed since the last time; gives the stream's last sequence."""
+        events, self.events = self.events, []
+        return asyncio.run(self._send(events))
+
+    async def _send(self, events: list[Event]) -> int:
+        codec = CODECS[self.format]
+        client = await nats.connect(self.url)
+        js = client.jetstream()
+        await js.add_stream(name=CDC_STREAM.name, subjects=list(CDC_STREAM.subjects))
+        for event in events:
+            headers = {"Nats-Msg-Id": event.msg_id, CONTENT_TYPE: codec.content_type}
+            await js.publish(event.subject, codec.encode(event.to_map()), headers=headers)
+        last: int = (await js.stream_info(CDC_STREAM.name)).state.last_seq
+        await client.close()
+        return last
+
+    def forget(self, sequence: int, *, before: bool = False) -> None:
+        """Delete one message, or everything before it, as age or an administrator would."""
+
+        async def delete() -> None:
+            client = await nats.connect(self.url)
+            js = client.jetstream()
+            if before:
+                await js.purge_stream(CDC_STREAM.name, seq=sequence)
+            else:
+                await js.delete_msg(CDC_STREAM.name, sequence)
+            await client.close()
+
+        asyncio.run(delete())
+
+    def durable_position(self) -> int:
+        """Where operators see the lake."""
+
+        async def ask() -> int:
+            client = await nats.connect(self.url)
+            found = await client.jetstream().consumer_info(CDC_STREAM.name, LAKE_CONSUMER)
+            await client.close()
+            return int(found.ack_floor.stream_seq)
+
+        return asyncio.run(ask())
+
+
+class LakeRig:
+    """One lake in a folder, driven in this process."""
+
+    def __init__(self, spark: SparkSession, folder: Path, url: str) -> None:
+        self.warehouse = f"file://{folder}"
+        self.catalog = CatalogUri(f"sqlite:///{folder}/catalog.db")
+        self.nats = NatsOptions(url=url)
+        # A session of its own has a catalog of its own, on the one JVM.
+        self.spark = spark.newSession()
+        sessions = SparkSession._get_j_spark_session_class(self.spark._jvm)
+        sessions.setDefaultSession(self.spark._jsparkSession)
+        sessions.setActiveSession(self.spark._jsparkSession)
+        settings = {**self.catalog.spark(), "warehouse": self.warehouse}
+        for key, value in settings.items():
+            self.spark.conf.set(f"spark.sql.catalog.lake.{key}", value)
+
+    def drain(self, max_messages: int = 10_000, lake_class: type[Lake] = Lake) -> int:
+        """Follow the stream to its end; gives how many batches that took."""
+        with closing(CdcStream(self.nats)) as stream:
+            stream.ensure_durable()
+            lake = lake_class(self.spark, self.nats, stream.shape)
+            follower = Follower(BatchLimits(max_messages=max_messages), stream, lake)
+            batches = 0
+            while follower.step(None):
+                batches += 1
+            return batches
+
+    def mirror(self, table: str) -> list[dict[str, Any]]:
+        return self._rows(f"SELECT * FROM {mirror_of(TableName.parse(table)).sql}")
+
+    def log(self, table: str) -> list[dict[str, Any]]:
+        name = log_of(TableName.parse(table)).sql
+        return self._rows(f"SELECT * FROM {name} ORDER BY stream_seq")
+
+    def cuts(self) -> list[dict[str, Any]]:
+        return self._rows("SELECT * FROM lake._bridge.cuts ORDER BY stream_seq, table_name")
+
+    def _rows(self, query: str) -> list[dict[str, Any]]:
+        return [row.asDict(recursive=True) for row in self.spark.sql(query).collect()]
+
+    def pyiceberg(self, name: str) -> list[dict[str, Any]]:
+        """Read a table with no Spark at all."""
+        table = open_catalog(self.catalog, self.warehouse).load_table(name)
+        rows: list[dict[str, Any]] = table.scan().to_arrow().to_pylist()
+        return rows
+
+    def versions(self, name: str) -> int:
+        table = open_catalog(self.catalog, self.warehouse).load_table(name)
+        return len(table.metadata.snapshots)
