@@ -1,0 +1,1 @@
+"""Documents, and what writes the generated parts of them."""

@@ -1,0 +1,102 @@
+"""Writes what the documents say about the code from the code itself.
+
+The README's tables of options, endpoints, metrics and exit codes stand between two marks; the JSON
+Schemas of the contract are files. `make docs` writes them anew; a test fails where they are old.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+import bridge.config
+import bridge.errors
+import lake_consumer.config
+from bridge.http.server import ROUTES
+from bridge.metrics import EVENTS_PUBLISHED, METRICS
+from schemas import jsonschemas
+
+README = Path(__file__).parent.parent / "README.md"
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """Write a Markdown table."""
+    lines = [list(head), ["---"] * len(list(head)), *(list(row) for row in rows)]
+    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |"
+                     for line in lines)  # fmt: skip
+
+
+def _code(text: str | None) -> str:
+    return f"`{text}`" if text else ""
+
+
+Options = tuple[bridge.config.Option, ...] | tuple[lake_consumer.config.Option, ...]
+
+
+def _options(options: Options) -> str:
+    return table(
+        ("Flag", "Environment", "Default", "What it does"),
+        (
+            (_code(option.flag), _code(option.env), _code(option.default), option.help)
+            for option in options
+        ),
+    )
+
+
+def _exit_codes() -> str:
+    errors = sorted(bridge.errors.BridgeError.__subclasses__(), key=lambda error: error.exit_code)
+    return table(
+        ("Code", "Failure", "What to do", "Afterwards"),
+        (
+            (
+                str(error.exit_code),
+                f"{error.__name__}: {error.__doc__}",
+                error.advice,
+                "tries again" if error.disposition.name == "RETRY" else "stops",
+            )
+            for error in errors
+        ),
+    )
+
+
+def _metrics() -> str:
+    labelled = (_code(EVENTS_PUBLISHED), "counter", "Messages stored, by table and operation")
+    return table(
+        ("Metric", "Kind", "What it counts"),
+        (labelled, *((_code(row.name), row.kind, row.help) for row in METRICS)),
+    )
+
+
+def _endpoints() -> str:
+    return table(("Endpoint", "Answer"), ((_code(f"{r.method} {r.path}"), r.help) for r in ROUTES))
+
+
+SECTIONS: Mapping[str, Callable[[], str]] = {
+    "bridge-options": lambda: _options(bridge.config.OPTIONS),
+    "lake-options": lambda: _options(lake_consumer.config.OPTIONS),
+    "endpoints": _endpoints,
+    "metrics": _metrics,
+    "exit-codes": _exit_codes,
+}
+
+
+def render(text: str) -> str:
+    """Put every generated section between its marks."""
+    for name, write in SECTIONS.items():
+        start, end = f"<!-- {name} -->", f"<!-- /{name} -->"
+        pattern = re.compile(f"{re.escape(start)}.*?{re.escape(end)}", re.DOTALL)
+        section = f"{start}\n{write()}\n{end}"
+        text, found = pattern.subn(lambda _, section=section: section, text)  # type: ignore[misc]
+        if found != 1:
+            raise SystemExit(f"{README.name} must hold {start} ... {end} once")
+    return text
+
+
+def main() -> None:
+    README.write_text(render(README.read_text()))
+    jsonschemas.write()
+
+
+if __name__ == "__main__":
+    main()
