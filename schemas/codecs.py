@@ -30,6 +30,16 @@ class Codec:
     content_type: str
     encode: Callable[[Any], bytes]
     _decode: Callable[[bytes], Any]
+    ends: tuple[bytes, bytes]
+    """How a map ends whose last value is false, or true."""
+
+    def leave_open(self, fields: Mapping[str, Any]) -> bytes:
+        """Encode a map whose last value is a boolean that is not known yet."""
+        return self.encode(fields).removesuffix(self.ends[False])
+
+    def seal(self, opened: bytes, last: bool) -> bytes:
+        """Finish what `leave_open` began."""
+        return opened + self.ends[last]
 
     def decode(self, body: bytes) -> dict[str, Any]:
         try:
@@ -61,8 +71,10 @@ def _decode_msgpack(body: bytes) -> Any:
     return msgpack.unpackb(body, strict_map_key=False)
 
 
-MSGPACK = Codec("msgpack", "application/msgpack", msgpack.packb, _decode_msgpack)
-JSON = Codec("json", "application/json", _encode_json, _decode_json)
+MSGPACK = Codec(
+    "msgpack", "application/msgpack", msgpack.packb, _decode_msgpack, (b"\xc2", b"\xc3")
+)
+JSON = Codec("json", "application/json", _encode_json, _decode_json, (b"false}", b"true}"))
 
 CODECS: Mapping[Format, Codec] = {codec.format: codec for codec in (MSGPACK, JSON)}
 _BY_CONTENT_TYPE = {codec.content_type: codec for codec in CODECS.values()}

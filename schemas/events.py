@@ -1,4 +1,8 @@
-"""What the CDC stream carries: row changes, table shapes and logical messages, as maps."""
+"""What the CDC stream carries: row changes, table shapes and logical messages, as maps.
+
+`last` is the last key of every map: whether a change ends its transaction is the last thing that is
+known about it, and what was encoded before then needs no second pass (`codecs.Codec.seal`).
+"""
 
 from __future__ import annotations
 
@@ -48,7 +52,6 @@ class Place:
             "commit_ts": self.commit_ts,
             "xid": self.xid,
             "seq": self.seq,
-            "last": self.last,
         }
 
     @classmethod
@@ -100,6 +103,7 @@ class Change:
             fields["unchanged"] = list(self.unchanged)
         if self.text:
             fields["text"] = list(self.text)
+        fields["last"] = self.place.last
         return fields
 
     @classmethod
@@ -147,8 +151,8 @@ class ShapeChange:
             "msg_id": self.msg_id,
             **self.shape,
             **self.place.to_map(),
-            "last": False,
             "schema_revision": self.schema_revision,
+            "last": False,
         }
 
     @classmethod
@@ -191,6 +195,7 @@ class LogicalMessage:
             "transactional": self.transactional,
             **self.place.to_map(),
             "content": self.content,
+            "last": self.place.last,
         }
 
     @classmethod

@@ -41,7 +41,8 @@ def _pattern(whole: str) -> JsonSchema:
     return {"type": "string", "pattern": f"^({whole})$"}
 
 
-_MOMENT = r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?"
+_DAY = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
+_MOMENT = _DAY + r"T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?"
 
 KINDS: Mapping[Kind, KindRow] = {
     "bool": KindRow({"type": "boolean"}, "boolean"),
@@ -54,7 +55,7 @@ KINDS: Mapping[Kind, KindRow] = {
     "decimal": KindRow(_pattern(r"-?[0-9]+(\.[0-9]+)?|NaN|-?Infinity"), "string"),
     "text": KindRow(_TEXT, "string"),
     "uuid": KindRow({"type": "string", "format": "uuid"}, "string"),
-    "date": KindRow({"type": "string", "format": "date"}, "date"),
+    "date": KindRow({**_pattern(_DAY), "format": "date"}, "date"),
     "timestamp": KindRow(_pattern(_MOMENT), "timestamp_ntz"),
     "timestamptz": KindRow(_pattern(f"{_MOMENT}Z"), "timestamp"),
     "time": KindRow(_TEXT, "string"),

@@ -48,6 +48,8 @@ def reader_for(column_type: ContractType, format: Format) -> Reader:
     """Choose the reader once per column; it is then called once per value."""
     if column_type.element is not None:
         element = reader_for(column_type.element, format)
+        if column_type.element.kind == "json":
+            element = _read_json_element
         return lambda text: read_array(text, element)
     return (_JSON_READERS if format == "json" else _READERS)[column_type.kind]
 
@@ -163,6 +165,12 @@ def _read_json(text: str) -> Value:
         return NO_NATIVE_FORM
     # A JSON null is a value; sent as null it would read as SQL NULL, which is none.
     return NO_NATIVE_FORM if value is None else value
+
+
+def _read_json_element(text: str) -> Value:
+    # In a list it could not be told from one more dimension: '{"[1]"}' and '{{1}}' are two values.
+    value = _read_json(text)
+    return NO_NATIVE_FORM if isinstance(value, list) else value
 
 
 def _depth(text: str) -> int:

@@ -1,0 +1,147 @@
+"""PostgreSQL as the judge of a value, and the way back from the wire that a consumer would write.
+
+The judge's database has every setting that changes text output turned to something else, so a test
+also fails where `SESSION_SETTINGS` forgets one.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any, LiteralString
+
+import psycopg
+import pytest
+from psycopg.sql import SQL
+
+from schemas.types import CatalogType, ContractType, is_known, resolve_type
+from schemas.values import SESSION_SETTINGS, Value
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+ODD_DEFAULTS: dict[str, str] = {
+    "DateStyle": "German, DMY",
+    "TimeZone": "Asia/Kathmandu",
+    "extra_float_digits": "-5",
+    "bytea_output": "escape",
+    "IntervalStyle": "sql_standard",
+    "client_encoding": "UTF8",
+}
+
+MORE_TYPES: tuple[LiteralString, ...] = (
+    "CREATE EXTENSION hstore",
+    "CREATE EXTENSION citext",
+    "CREATE EXTENSION ltree",
+    "CREATE EXTENSION cube",
+    "CREATE TYPE mood AS ENUM ('sad', 'it''s, \"ok\"', 'NULL', '{}', '')",
+    "CREATE TYPE pair AS (a text, b numeric)",
+    "CREATE TYPE span AS RANGE (subtype = float8)",
+    "CREATE DOMAIN price AS numeric(6,2)",
+    "CREATE DOMAIN net_price AS price CHECK (VALUE >= 0)",
+    "CREATE DOMAIN points AS int4[]",
+    "CREATE DOMAIN document AS jsonb",
+)
+
+_TYPE = """
+    SELECT t.oid::bigint, t.typname, t.typbasetype::bigint, t.typtypmod,
+           coalesce(e.oid, 0)::bigint, t.typdelim::text
+      FROM pg_type t LEFT JOIN pg_type e ON e.oid = t.typelem AND e.typarray = t.oid
+     WHERE t.oid = %s::bigint::oid
+"""
+
+
+class Oracle:
+    """One session under `SESSION_SETTINGS`, asked in batches."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._types: dict[str, ContractType] = {}
+        for name, value in SESSION_SETTINGS.items():
+            connection.execute("SELECT set_config(%s, %s, false)", [name, value])
+
+    def type_of(self, type_name: str) -> ContractType:
+        """Resolve a type as a column has it: by OID, modifier and catalog."""
+        if type_name not in self._types:
+            self._connection.execute(SQL(f"CREATE TEMP TABLE probe (v {type_name})"))
+            oid, modifier = self._one(
+                "SELECT atttypid::bigint, atttypmod FROM pg_attribute"
+                " WHERE attrelid = 'probe'::regclass AND attname = 'v'"
+            )
+            self._connection.execute("DROP TABLE probe")
+            self._types[type_name] = resolve_type(oid, modifier, self._catalog(oid))
+        return self._types[type_name]
+
+    def render(self, type_name: str, inputs: Sequence[str]) -> list[str]:
+        """Give each input as PostgreSQL's output function writes it: what CDC and COPY carry."""
+        query = f"SELECT i::{type_name} FROM unnest(%s::text[]) WITH ORDINALITY u(i, n) ORDER BY n"
+        try:
+            result = self._connection.execute(SQL(query), [list(inputs)]).pgresult
+        except psycopg.errors.FeatureNotSupported:
+            # A server built without libxml has the type xml and no value of it.
+            pytest.skip(f"this PostgreSQL is built without {type_name}")
+        assert result is not None
+        values = [result.get_value(row, 0) for row in range(result.ntuples)]
+        return [value.decode() for value in values if value is not None]
+
+    def differing(self, type_name: str, ours: Sequence[str], texts: Sequence[str]) -> list[int]:
+        """Say at which places two texts of a type are not the same value by its own `=`."""
+        rows = self._connection.execute(
+            SQL(
+                "SELECT n::int - 1 FROM ROWS FROM (unnest(%s::text[]), unnest(%s::text[]))"
+                f" WITH ORDINALITY u(a, b, n) WHERE a::{type_name} IS DISTINCT FROM b::{type_name}"
+            ),
+            [list(ours), list(texts)],
+        )
+        return [row[0] for row in rows]
+
+    def to_json(self, type_name: str, text: str) -> str:
+        """Write an array of documents as one document, member by member as they are."""
+        return str(self._one(f"SELECT to_json(%s::{type_name})::text", [text])[0])
+
+    def _catalog(self, oid: int) -> dict[int, CatalogType]:
+        if is_known(oid):
+            return {}
+        found = CatalogType(*self._one(_TYPE, [oid]))
+        catalog = {oid: found}
+        for part in (found.base_oid, found.element_oid):
+            if part:
+                catalog |= self._catalog(part)
+        return catalog
+
+    def _one(self, query: str, parameters: Sequence[object] = ()) -> tuple[Any, ...]:
+        row = self._connection.execute(SQL(query), parameters).fetchone()
+        assert row is not None
+        return row
+
+
+def to_postgres(value: Value, column_type: ContractType) -> str:
+    """Write a value of the wire as PostgreSQL's input."""
+    if column_type.element is not None:
+        return array_literal(value, lambda item: to_postgres(item, column_type.element or item))
+    if column_type.kind == "json":
+        return json.dumps(value, ensure_ascii=False)
+    if column_type.kind == "float32":
+        # A consumer keeps it as a float of 32 bits, so that is what comes back.
+        return repr(struct.unpack("f", struct.pack("f", value))[0])
+    match value:
+        case bytes():
+            return "\\x" + value.hex()
+        case float():
+            return repr(value)
+    return str(value)
+
+
+def array_literal(
+    items: Sequence[Any], write: Callable[[Any], str] = str, delimiter: str = ","
+) -> str:
+    """Write nested lists as an array literal, every element quoted."""
+
+    def one(item: Any) -> str:
+        if item is None:
+            return "NULL"
+        if isinstance(item, list | tuple):
+            return array_literal(item, write, delimiter)
+        return '"' + write(item).replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+    return "{" + delimiter.join(one(item) for item in items) + "}"

@@ -1,0 +1,109 @@
+"""One of each thing the contract carries, for tests that only need an example."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from schemas.events import Change, LogicalMessage, Place, ShapeChange
+from schemas.names import TableName
+from schemas.shapes import Column, TableShape
+from schemas.types import parse_type
+
+USERS = TableName("public", "users")
+MOMENT = "2025-12-08T13:45:21.719719Z"
+
+PLACE = Place(lsn=0x191BFD0, commit_lsn=0x191C0A8, commit_ts=MOMENT, xid=742, seq=0, last=False)
+
+SHAPE = TableShape(
+    name=USERS,
+    relation_id=16_385,
+    replica_identity="default",
+    columns=(
+        Column(
+            name="id",
+            position=1,
+            data_type="integer",
+            type_oid=23,
+            type_modifier=-1,
+            type=parse_type("int32"),
+            is_nullable=False,
+            column_default="nextval('users_id_seq'::regclass)",
+            key=0,
+        ),
+        Column(
+            name="balance",
+            position=2,
+            data_type="numeric(10,2)",
+            type_oid=1700,
+            type_modifier=(10 << 16 | 2) + 4,
+            type=parse_type("decimal(10,2)"),
+        ),
+        Column(
+            name="tags",
+            position=4,
+            data_type="text[]",
+            type_oid=1009,
+            type_modifier=-1,
+            type=parse_type("list<text>"),
+        ),
+    ),
+)
+
+INSERT = Change(
+    table=USERS,
+    operation="INSERT",
+    relation_id=16_385,
+    place=PLACE,
+    schema_revision=3,
+    data={"id": 1, "balance": "12.50", "tags": ["a", None]},
+)
+COPIED_ROW = replace(INSERT, place=replace(PLACE, seq=1), repeat=1)
+UPDATE = replace(
+    INSERT,
+    operation="UPDATE",
+    place=replace(PLACE, lsn=0x191C010, seq=2),
+    data={"id": 2, "balance": "NaN"},
+    key={"id": 1},
+    unchanged=("tags",),
+)
+UPDATE_UNDER_FULL = replace(
+    UPDATE,
+    place=replace(PLACE, lsn=0x191C048, seq=3),
+    data={"id": 2, "balance": None, "tags": "[2:3]={a,b}"},
+    key=None,
+    old={"id": 2, "balance": "0.10", "tags": None},
+    unchanged=(),
+    text=("tags",),
+)
+DELETE = replace(
+    INSERT,
+    operation="DELETE",
+    place=replace(PLACE, lsn=0x191C078, seq=4),
+    data={"id": 2, "balance": None, "tags": None},
+)
+TRUNCATE = replace(
+    INSERT, operation="TRUNCATE", place=replace(PLACE, lsn=0x191C0A0, seq=5, last=True), data={}
+)
+CHANGES = {
+    "insert": INSERT,
+    "copied_row": COPIED_ROW,
+    "update": UPDATE,
+    "update_under_full": UPDATE_UNDER_FULL,
+    "delete": DELETE,
+    "truncate": TRUNCATE,
+}
+
+SHAPE_CHANGE = ShapeChange(
+    shape=SHAPE.to_map(timestamp=MOMENT, lsn=PLACE.lsn),
+    table=USERS,
+    place=PLACE,
+    schema_revision=3,
+)
+MESSAGE = LogicalMessage(
+    prefix="audit", content="who did it", transactional=True, place=replace(PLACE, seq=1)
+)
+LONE_MESSAGE = replace(
+    MESSAGE,
+    transactional=False,
+    place=replace(PLACE, commit_lsn=PLACE.lsn, commit_ts=None, xid=0, last=True),
+)
