@@ -75,7 +75,8 @@ class StatusCollector(Collector):
         events = CounterMetricFamily(
             EVENTS_PUBLISHED, "Messages stored in the CDC stream", labels=["table", "operation"]
         )
-        for (table, operation), count in list(self._status.published.items()):
+        for subject, count in list(self._status.published.items()):
+            _, table, operation = subject.split(".")
             events.add_metric([table, operation], count)
         yield events
 

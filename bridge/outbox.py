@@ -1,7 +1,8 @@
 """What waits to be published and what is on its way: first in, first out, bounded in bytes.
 
-The reader waits when the outbox is full, so memory is bounded and PostgreSQL keeps the WAL. Bytes
-count until JetStream has stored them.
+One message is held back until the next one, or the end of the transaction, tells whether it was the
+last. The reader waits when the outbox is full, so memory is bounded and PostgreSQL keeps the WAL;
+bytes count until JetStream has stored them.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ _OVERHEAD = 300
 """Protocol line, headers and Python objects around a body, roughly."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Outgoing:
-    """One message ready to be published."""
+    """One message; its body is open, but for the value of `last`, until the outbox seals it."""
 
     subject: str
     msg_id: str
@@ -30,8 +31,10 @@ class Outgoing:
 class Outbox:
     """A queue between the WAL reader and the publisher; both run in one event loop."""
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, ends: tuple[bytes, bytes]) -> None:
         self._max_bytes = max_bytes
+        self._not_last, self._last = ends
+        self._held: Outgoing | None = None
         self._waiting: deque[Outgoing] = deque()
         self._in_flight: deque[Outgoing] = deque()
         self._bytes = 0
@@ -44,18 +47,37 @@ class Outbox:
         return self._bytes
 
     @property
+    def is_full(self) -> bool:
+        return self._bytes >= self._max_bytes
+
+    @property
     def is_empty(self) -> bool:
-        """Whether everything has been taken."""
+        """Whether everything that may be sent has been taken."""
         return not self._waiting
 
-    async def put(self, message: Outgoing) -> None:
-        """Queue a message, waiting for room first."""
-        while self._bytes >= self._max_bytes:
+    def add(self, message: Outgoing) -> None:
+        """Queue a message. It is held back until it is known whether it ends its transaction."""
+        if self._held is not None:
+            self._seal(self._held, self._not_last)
+        self._held = message
+
+    def end_transaction(self) -> None:
+        """Let the message held back go, as its transaction's last."""
+        if self._held is not None:
+            self._seal(self._held, self._last)
+            self._held = None
+
+    def _seal(self, message: Outgoing, end: bytes) -> None:
+        message.body += end
+        self._waiting.append(message)
+        self._bytes += len(message.body) + _OVERHEAD
+        self._filled.set()
+
+    async def room(self) -> None:
+        """Wait until there is room for more."""
+        while self.is_full:
             self._freed.clear()
             await self._freed.wait()
-        self._waiting.append(message)
-        self._bytes += message.size
-        self._filled.set()
 
     async def take(self, most: int) -> list[Outgoing]:
         """Wait for messages; none says that the outbox is closed and empty."""

@@ -16,11 +16,12 @@ from typing import Protocol
 
 from bridge.config import PublishLimits
 from bridge.errors import MalformedWal, RowTooLarge
+from bridge.hotpath import PAYLOAD_AT, RELATION_AT, ROW_AT, HotRelation, pack_transaction
 from bridge.outbox import Outbox, Outgoing
 from bridge.progress import Progress
 from bridge.protocol.decoder import decode_message
-from bridge.protocol.framing import Frame, Keepalive, XLogData
-from bridge.protocol.messages import Message, Relation
+from bridge.protocol.framing import Keepalive, decode_frame
+from bridge.protocol.messages import Begin, Commit, Message, Relation, WalMessage
 from bridge.relations import Encoder, TableFacts, shape_of
 from bridge.status import Status
 from bridge.transactions import Assembler, Placed, RowMessage, TransactionEnd
@@ -34,14 +35,16 @@ CONFIRM_EVERY_SECONDS = 0.5
 STATUS_EVERY_SECONDS = 10.0
 """PostgreSQL gives a silent walsender up after wal_sender_timeout, 60 seconds by default."""
 
+_HEADERS_AT_MOST = 1_024
+
 _log = logging.getLogger("bridge.pipeline")
 
 
 class Source(Protocol):
     """The WAL, from the slot's confirmed position on."""
 
-    async def read(self) -> list[Frame]:
-        """Wait for frames and give them in order."""
+    async def read(self) -> list[bytes]:
+        """Wait for replication frames and give them in order."""
 
     def confirm(self, lsn: int) -> None:
         """Tell PostgreSQL that everything before `lsn` is stored; repeating it is harmless."""
@@ -106,10 +109,12 @@ class Pipeline:
         self._limits = limits
         self._status = status
         self._assembler = Assembler()
-        self._outbox = Outbox(limits.max_bytes)
+        self._outbox = Outbox(limits.max_bytes, codec.ends)
         self._relations: dict[int, Relation] = {}
         self._encoders: dict[int, Encoder] = {}
         self._announced: dict[TableName, str | None] = {}
+        self._hot: dict[int, HotRelation] = {}
+        self._transaction: bytes | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
         """Stream until `stop` is set, then publish and confirm every whole transaction read."""
@@ -127,31 +132,70 @@ class Pipeline:
         self._tell()
 
     async def _read(self) -> None:
+        outbox = self._outbox
         while True:
-            for frame in await self._source.read():
-                if isinstance(frame, XLogData):
+            frames = await self._source.read()
+            started = time.perf_counter()
+            for frame in frames:
+                if not self._take_hot(frame):
                     await self._take(frame)
-                else:
-                    self._follow(frame)
+                if outbox.is_full:
+                    await outbox.room()
+            self._status.last_processing_us = int(
+                (time.perf_counter() - started) / len(frames) * 1_000_000
+            )
 
-    async def _take(self, frame: XLogData) -> None:
-        """Queue what one message of the WAL makes certain."""
-        started = time.perf_counter()
+    def _take_hot(self, frame: bytes) -> bool:
+        """Queue a plain row change the short way, or leave it to the long way untouched."""
+        if self._transaction is None or len(frame) <= ROW_AT:
+            return False
+        relation_id = int.from_bytes(frame[RELATION_AT : RELATION_AT + 4])
+        relation = self._hot.get(relation_id)
+        if relation is None or (kind := frame[PAYLOAD_AT]) not in relation.subjects:
+            return False
+        lsn, assembler = int.from_bytes(frame[1:9]), self._assembler
+        repeat = assembler.repeat(lsn, kind, relation_id)
+        packed = relation.pack(frame, lsn, assembler.ordinal, repeat, self._transaction)
+        if packed is None:
+            return False
+        assembler.advance(lsn, kind, relation_id)
         self._status.wal_messages += 1
-        message = decode_message(frame.payload)
+        self._add(relation.subjects[kind], *packed, lsn)
+        return True
+
+    async def _take(self, frame: bytes) -> None:
+        """Queue what one frame of the WAL means, the long way."""
+        data = decode_frame(frame)
+        if isinstance(data, Keepalive):
+            return self._follow(data)
+        self._status.wal_messages += 1
+        message = decode_message(data.payload)
         if isinstance(message, Relation):
-            # PostgreSQL repeats a relation when anything about it may have changed.
-            self._relations[message.relation_id] = message
-            self._encoders.pop(message.relation_id, None)
-            return
-        for part in self._assembler.feed(frame.start, message):
+            return self._adopt(message)
+        for part in self._assembler.feed(data.start, message):
             if isinstance(part, TransactionEnd):
+                self._outbox.end_transaction()
                 self._progress.transaction_ended(part.end_lsn, time.monotonic())
             elif part.place.position <= self._stored:
                 self._status.skipped += 1
             else:
                 await self._queue(part)
-        self._status.last_processing_us = int((time.perf_counter() - started) * 1_000_000)
+        return self._mind_transaction(message)
+
+    def _adopt(self, relation: Relation) -> None:
+        """Forget what was known: PostgreSQL repeats a relation when it may have changed."""
+        self._relations[relation.relation_id] = relation
+        self._encoders.pop(relation.relation_id, None)
+        self._hot.pop(relation.relation_id, None)
+
+    def _mind_transaction(self, message: WalMessage) -> None:
+        """Open the hot path for a transaction the stream holds nothing of, and close it behind."""
+        if isinstance(message, Commit):
+            self._transaction = None
+        elif isinstance(message, Begin) and message.commit_lsn > self._stored.commit_lsn:
+            self._transaction = pack_transaction(
+                message.commit_lsn, self._assembler.commit_ts, message.xid
+            )
 
     def _follow(self, keepalive: Keepalive) -> None:
         if not self._assembler.in_transaction:
@@ -162,11 +206,11 @@ class Pipeline:
     async def _queue(self, placed: Placed) -> None:
         message = placed.message
         if isinstance(message, Message):
-            return await self._send(self._logical_message(message, placed.place))
+            return self._send(self._logical_message(message, placed.place))
         encoder = self._encoders.get(message.relation_id)
         if encoder is None:
             encoder = await self._learn(message, placed.place)
-        return await self._send(encoder.encode(placed))
+        return self._send(encoder.encode(placed))
 
     async def _learn(self, message: RowMessage, place: Place) -> Encoder:
         """Settle a relation's shape before its first change, and announce it if it is new."""
@@ -178,6 +222,8 @@ class Pipeline:
         await self._announce(shape, revision, place)
         encoder = Encoder(shape, revision, self._codec.format)
         self._encoders[message.relation_id] = encoder
+        if self._codec.format == "msgpack":
+            self._hot[message.relation_id] = HotRelation(shape, revision)
         return encoder
 
     async def _announce(self, shape: TableShape, revision: int, place: Place) -> None:
@@ -189,7 +235,7 @@ class Pipeline:
         self._announced[shape.name] = shape.fingerprint
         described = shape.to_map(timestamp=place.commit_ts or "", lsn=place.lsn)
         del described["lsn"]
-        await self._send(
+        self._send(
             ShapeChange(shape=described, table=shape.name, place=place, schema_revision=revision)
         )
 
@@ -204,16 +250,19 @@ class Pipeline:
             place=place,
         )
 
-    async def _send(self, event: Event) -> None:
-        body = self._codec.encode(event.to_map())
-        if len(body) + len(event.msg_id) + 512 > self._sink.max_payload:
+    def _send(self, event: Event) -> None:
+        body = self._codec.leave_open(event.to_map())
+        self._add(event.subject, event.msg_id, body, event.place.lsn)
+        self._status.last_commit_ts = event.place.commit_ts
+
+    def _add(self, subject: str, msg_id: str, body: bytes, lsn: int) -> None:
+        if len(body) + _HEADERS_AT_MOST > self._sink.max_payload:
             raise RowTooLarge(
-                f"{event.subject} at {Lsn(event.place.lsn)} takes {len(body)} bytes,"
+                f"{subject} at {Lsn(lsn)} takes {len(body)} bytes,"
                 f" and NATS accepts {self._sink.max_payload}"
             )
         self._progress.sent()
-        await self._outbox.put(Outgoing(event.subject, event.msg_id, body))
-        self._status.last_commit_ts = event.place.commit_ts
+        self._outbox.add(Outgoing(subject, msg_id, body))
 
     async def _publish(self) -> None:
         """Send what is queued, and ask for everything to be stored whenever the queue is empty."""
@@ -230,8 +279,7 @@ class Pipeline:
         status = self._status
         status.last_sequence = self._sink.last_sequence
         for message in self._outbox.release(count):
-            _, token, verb = message.subject.split(".")
-            status.published[token, verb] += 1
+            status.published[message.subject] += 1
             status.published_bytes += len(message.body)
 
     async def _confirm(self) -> None:

@@ -38,7 +38,7 @@ class Status:
     state: State = "starting"
     sessions: int = 0
     wal_messages: int = 0
-    published: Counter[tuple[str, str]] = field(default_factory=Counter)
+    published: Counter[str] = field(default_factory=Counter)
     published_bytes: int = 0
     skipped: int = 0
     source_reconnects: int = 0

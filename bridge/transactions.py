@@ -1,14 +1,14 @@
-"""From messages to placed changes: which transaction, which ordinal, and whether it is the last.
+"""From messages to placed changes: which transaction, which ordinal, which row of its record.
 
 Ordinals and repeats are counted from the WAL alone, never from what this process knows, so a resend
-after any restart carries the same position and the same id. One change is held back until the next
-message tells whether it ends its transaction.
+after any restart carries the same position and the same id. Whether a change is its transaction's
+last is not known here: the end of the transaction tells, and the outbox waits for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from bridge.errors import MalformedWal
 from bridge.protocol.messages import (
@@ -51,87 +51,102 @@ class TransactionEnd:
     end_lsn: int
 
 
+KINDS: Mapping[type, int] = {
+    kind: ord(code)
+    for kind, code in {
+        Insert: "I",
+        Update: "U",
+        Delete: "D",
+        EmptiedTable: "T",
+        Message: "M",
+    }.items()
+}
+"""Message kinds as the protocol's bytes, which is how the hot path knows them."""
+
+
 class Assembler:
     """Follows one replication stream and places what it carries."""
 
     def __init__(self) -> None:
-        self._transaction: Begin | None = None
-        self._commit_ts = ""
-        self._ordinal = 0
-        self._held: Placed | None = None
+        self.transaction: Begin | None = None
+        self.commit_ts = ""
+        self.ordinal = 0
         self._record_lsn = -1
-        self._repeats: dict[tuple[type, int], int] = {}
+        self._repeats: dict[tuple[int, int], int] = {}
 
     @property
     def in_transaction(self) -> bool:
-        return self._transaction is not None
+        return self.transaction is not None
 
     def feed(self, lsn: int, message: WalMessage) -> Iterator[Placed | TransactionEnd]:
-        """Take the next message and give out what is certain now, in order."""
+        """Take the next message and give out what it means, in order."""
         match message:
             case Begin():
                 self._begin(message)
             case Commit():
-                yield from self._commit(message)
+                yield self._commit(message)
             case Message(transactional=False):
                 yield from self._outside(message)
-            case Insert() | Update() | Delete() | Message():
-                yield from self._next(lsn, message)
+            case Insert() | Update() | Delete():
+                yield self._next(lsn, message, message.relation_id)
+            case Message():
+                yield self._next(lsn, message, 0)
             case Truncate():
                 for relation_id in message.relation_ids:
-                    yield from self._next(lsn, EmptiedTable(relation_id))
+                    yield self._next(lsn, EmptiedTable(relation_id), relation_id)
+
+    def repeat(self, lsn: int, kind: int, relation_id: int) -> int:
+        """Count the earlier changes of the same WAL record, table and operation."""
+        return self._repeats.get((kind, relation_id), 0) if lsn == self._record_lsn else 0
+
+    def advance(self, lsn: int, kind: int, relation_id: int) -> None:
+        """Count a change that has been placed."""
+        self.ordinal += 1
+        if lsn != self._record_lsn:
+            self._record_lsn = lsn
+            self._repeats.clear()
+        key = kind, relation_id
+        self._repeats[key] = self._repeats.get(key, 0) + 1
 
     def _begin(self, message: Begin) -> None:
-        if self._transaction is not None:
+        if self.transaction is not None:
             raise MalformedWal("a transaction begins inside another")
-        self._transaction = message
-        self._commit_ts = iso_timestamp(message.commit_time)
-        self._ordinal = 0
+        self.transaction = message
+        self.commit_ts = iso_timestamp(message.commit_time)
+        self.ordinal = 0
 
-    def _commit(self, message: Commit) -> Iterator[Placed | TransactionEnd]:
-        begun = self._transaction
+    def _commit(self, message: Commit) -> TransactionEnd:
+        begun = self.transaction
         if begun is None or begun.commit_lsn != message.commit_lsn:
             raise MalformedWal(f"a commit at {message.commit_lsn:x} of a transaction never begun")
-        if self._held is not None:
-            yield replace(self._held, place=replace(self._held.place, last=True))
-        self._transaction = self._held = None
-        yield TransactionEnd(message.end_lsn)
+        self.transaction = None
+        return TransactionEnd(message.end_lsn)
 
-    def _next(self, lsn: int, message: TransactionPart) -> Iterator[Placed]:
-        begun = self._transaction
+    def _next(self, lsn: int, message: TransactionPart, relation_id: int) -> Placed:
+        begun = self.transaction
         if begun is None:
             raise MalformedWal(f"a change at {lsn:x} outside a transaction")
         place = Place(
             lsn=lsn,
             commit_lsn=begun.commit_lsn,
-            commit_ts=self._commit_ts,
+            commit_ts=self.commit_ts,
             xid=begun.xid,
-            seq=self._ordinal,
+            seq=self.ordinal,
             last=False,
         )
-        self._ordinal += 1
-        before, self._held = self._held, Placed(message, place, self._repeat(lsn, message))
-        if before is not None:
-            yield before
-
-    def _repeat(self, lsn: int, message: TransactionPart) -> int:
-        """Count the earlier changes of the same WAL record, table and operation."""
-        if lsn != self._record_lsn:
-            self._record_lsn = lsn
-            self._repeats.clear()
-        kind = type(message), 0 if isinstance(message, Message) else message.relation_id
-        count = self._repeats.get(kind, 0)
-        self._repeats[kind] = count + 1
-        return count
+        kind = KINDS[type(message)]
+        placed = Placed(message, place, self.repeat(lsn, kind, relation_id))
+        self.advance(lsn, kind, relation_id)
+        return placed
 
     def _outside(self, message: Message) -> Iterator[Placed | TransactionEnd]:
         """Place a message that was written outside any transaction: it is its own."""
-        if self._transaction is not None:
+        if self.transaction is not None:
             raise MalformedWal("a non-transactional message inside a transaction")
         # A message's LSN is where its record ends, and a commit record may begin right there. One
         # byte earlier is inside the record, a place that no transaction can have.
         place = Place(
-            lsn=message.lsn, commit_lsn=message.lsn - 1, commit_ts=None, xid=0, seq=0, last=True
+            lsn=message.lsn, commit_lsn=message.lsn - 1, commit_ts=None, xid=0, seq=0, last=False
         )
         yield Placed(message, place, 0)
         yield TransactionEnd(message.lsn)

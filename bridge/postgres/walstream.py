@@ -16,7 +16,7 @@ from psycopg.pq import ExecStatus
 from bridge.config import PostgresConfig
 from bridge.errors import SourceLost
 from bridge.postgres.connection import conninfo, translate, translated
-from bridge.protocol.framing import Frame, decode_frame, encode_status
+from bridge.protocol.framing import encode_status
 from schemas.events import POSTGRES_EPOCH
 
 FRAMES_PER_READ = 1_000
@@ -71,13 +71,13 @@ class WalStream:
             raise translate(error(message), self._config)
         self._pg.nonblocking = 1
 
-    async def read(self) -> list[Frame]:
+    async def read(self) -> list[bytes]:
         """Wait for frames and give all that have arrived, in order; never an empty list."""
-        frames: list[Frame] = []
+        frames: list[bytes] = []
         while True:
             size, data = self._pg.get_copy_data(1)
             if size > 0:
-                frames.append(decode_frame(bytes(data)))
+                frames.append(bytes(data))
                 if len(frames) < FRAMES_PER_READ:
                     continue
                 return frames

@@ -1,4 +1,4 @@
-"""Where a change stands: transaction, ordinal, last, and the repeat that tells COPY rows apart."""
+"""Where a change stands: transaction, ordinal, and the repeat that tells COPY rows apart."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def placed(parts: list[Placed | TransactionEnd]) -> list[Placed]:
     return [part for part in parts if isinstance(part, Placed)]
 
 
-def test_ordinals_count_from_zero_and_the_last_change_says_so() -> None:
+def test_ordinals_count_from_zero() -> None:
     parts = feed(
         Assembler(),
         (1, wal.begin(100)),
@@ -29,18 +29,11 @@ def test_ordinals_count_from_zero_and_the_last_change_says_so() -> None:
         (100, wal.commit(100, 130)),
     )
 
-    assert [(p.place.seq, p.place.last, p.place.lsn) for p in placed(parts)] == [
-        (0, False, 10),
-        (1, True, 20),
+    assert [(p.place.seq, p.place.lsn, p.place.commit_lsn) for p in placed(parts)] == [
+        (0, 10, 100),
+        (1, 20, 100),
     ]
     assert parts[-1] == TransactionEnd(130)
-
-
-def test_nothing_is_certain_about_a_change_until_the_next_message() -> None:
-    """Only the commit tells that a change was the last one."""
-    assembler = Assembler()
-    assert feed(assembler, (1, wal.begin(100)), (10, wal.insert(1, ["a"]))) == []
-    assert len(feed(assembler, (100, wal.commit(100, 130)))) == 2
 
 
 def test_rows_of_one_record_are_told_apart_by_a_repeat() -> None:
@@ -65,9 +58,9 @@ def test_a_truncate_of_several_tables_is_a_change_of_each() -> None:
         (10, wal.truncate([1, 2])),
         (100, wal.commit(100, 130)),
     )
-    assert [(p.message, p.place.seq, p.place.last) for p in placed(parts)] == [
-        (EmptiedTable(1), 0, False),
-        (EmptiedTable(2), 1, True),
+    assert [(p.message, p.place.seq) for p in placed(parts)] == [
+        (EmptiedTable(1), 0),
+        (EmptiedTable(2), 1),
     ]
 
 
@@ -83,7 +76,6 @@ def test_a_message_outside_transactions_has_a_place_no_transaction_can_have() ->
 
     (message,) = placed(parts)
     assert message.place.position < (60, 0)
-    assert message.place.last
     assert parts[-1] == TransactionEnd(60)
 
 
@@ -95,7 +87,7 @@ def test_a_message_inside_a_transaction_takes_an_ordinal() -> None:
         (20, wal.message(20, "p", b"x")),
         (100, wal.commit(100, 130)),
     )
-    assert [(p.place.seq, p.place.last) for p in placed(parts)] == [(0, False), (1, True)]
+    assert [p.place.seq for p in placed(parts)] == [0, 1]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,131 @@
+"""The short way gives what the long way gives, or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import cast
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from bridge.hotpath import HotRelation, pack_transaction
+from bridge.protocol.decoder import decode_message
+from bridge.protocol.messages import Relation
+from bridge.relations import Encoder, TableFacts, shape_of
+from bridge.transactions import Placed, TransactionPart
+from schemas.codecs import MSGPACK
+from schemas.events import Place
+from tests.support import wal
+
+LSN, SEQ, REPEAT = 0x1234, 7, 2
+PLACE = Place(lsn=LSN, commit_lsn=99, commit_ts="2025-01-01T", xid=5, seq=SEQ, last=False)
+TRANSACTION = pack_transaction(99, "2025-01-01T", 5)
+
+# A column of every kind of packer, with texts PostgreSQL writes for it.
+COLUMNS: list[tuple[str, int, st.SearchStrategy[str]]] = [
+    ("id", 20, st.integers(-(2**63), 2**63 - 1).map(str)),
+    ("ok", 16, st.sampled_from(["t", "f"])),
+    ('name "é"', 25, st.text(st.characters(codec="utf-8", exclude_characters="\0"))),
+    ("long", 1043, st.integers(0, 70_000).map(lambda size: "x" * size)),
+    ("amount", 1700, st.decimals(allow_nan=True, places=3).map(str)),
+    ("share", 701, st.floats().map(repr)),
+    ("born", 1082, st.dates().map(str) | st.sampled_from(["infinity", "0044-03-15 BC"])),
+    (
+        "at",
+        1184,
+        st.sampled_from(["2025-12-08 13:45:21.5+00", "-infinity", "10000-01-01 00:00:00+00"]),
+    ),
+    ("raw", 17, st.binary().map(lambda raw: f"\\x{raw.hex()}")),
+    ("doc", 3802, st.sampled_from(['{"a": [1, 2.5]}', "12345678901234567890", "null"])),
+    ("list", 1007, st.sampled_from(["{1,NULL,3}", "{}", "[0:1]={1,2}", "{{1},{2}}"])),
+]
+DESCRIBED = cast(
+    "Relation",
+    decode_message(wal.relation(9, "t", [(name, oid, name == "id") for name, oid, _ in COLUMNS])),
+)
+SHAPE = shape_of(DESCRIBED, TableFacts(key=("id",)))
+HOT, LONG = HotRelation(SHAPE, 3), Encoder(SHAPE, 3, "msgpack")
+
+ROWS = st.tuples(*(texts | st.none() | st.just(b"u") for _, _, texts in COLUMNS))
+PLAIN = (
+    "1",
+    "t",
+    "a",
+    "b",
+    "1.5",
+    "0.5",
+    "2025-01-01",
+    "2025-12-08 13:45:21+00",
+    "\\x00",
+    "1",
+    "{1}",
+)
+
+
+CHANGES: dict[str, Callable[[Sequence[wal.Column]], bytes]] = {
+    "I": lambda row: wal.insert(9, row),
+    "U": lambda row: wal.update(9, row),
+    "D": lambda row: wal.delete(9, row),
+}
+
+
+def canonical(fields: Mapping[str, object]) -> bytes:
+    """Make maps comparable byte by byte, where NaN equals NaN and 0.0 is not -0.0."""
+    return MSGPACK.encode(dict(sorted(fields.items())))
+
+
+def frame(payload: bytes) -> bytes:
+    return b"w" + LSN.to_bytes(8) + bytes(16) + payload
+
+
+def hot(payload: bytes) -> tuple[str, bytes] | None:
+    return HOT.pack(frame(payload), LSN, SEQ, REPEAT, TRANSACTION)
+
+
+def long(payload: bytes) -> dict[str, object]:
+    message = cast("TransactionPart", decode_message(payload))
+    return LONG.encode(Placed(message, PLACE, REPEAT)).to_map()
+
+
+@given(ROWS, st.sampled_from("IUD"))
+@example(PLAIN, "I")
+def test_the_short_way_equals_the_long_way(row: tuple[wal.Column, ...], kind: str) -> None:
+    payload = CHANGES[kind](row)
+
+    packed = hot(payload)
+
+    if packed is not None:
+        msg_id, opened = packed
+        assert canonical(MSGPACK.decode(MSGPACK.seal(opened, False))) == canonical(long(payload))
+        assert msg_id == long(payload)["msg_id"]
+
+
+@pytest.mark.parametrize(
+    ("payload", "is_hot"),
+    [
+        (wal.insert(9, PLAIN), True),
+        (wal.insert(9, [None] * len(PLAIN)), True),
+        (wal.update(9, PLAIN), True),
+        (wal.delete(9, PLAIN), True),
+        (wal.update(9, PLAIN, PLAIN), False),
+        (wal.update(9, PLAIN, PLAIN, "O"), False),
+        (wal.delete(9, PLAIN, "O"), False),
+        (wal.update(9, [*PLAIN[:2], b"u", *PLAIN[3:]]), False),
+        (wal.insert(9, [*PLAIN[:6], "infinity", *PLAIN[7:]]), False),
+        (wal.insert(9, ["x", *PLAIN[1:]]), False),
+        (wal.insert(9, PLAIN[:-1]), False),
+        (wal.insert(9, PLAIN) + b"!", False),
+        (wal.insert(9, PLAIN)[:-1], False),
+    ],
+)
+def test_what_is_not_plain_goes_the_long_way(payload: bytes, is_hot: bool) -> None:
+    """The long way knows old rows, unchanged values, text and every error; the short way none."""
+    assert (hot(payload) is not None) == is_hot
+
+
+@given(st.binary())
+def test_any_bytes_are_packed_or_left_alone(data: bytes) -> None:
+    """It must not die of what the decoder would name."""
+    for kind in (b"I", b"U", b"D"):
+        HOT.pack(frame(kind + bytes([0, 0, 0, 9]) + b"N\0\x0b" + data), LSN, SEQ, 0, TRANSACTION)
