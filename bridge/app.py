@@ -17,6 +17,7 @@ from bridge.errors import SinkRefused
 from bridge.http.server import HttpServer
 from bridge.jetstream import control
 from bridge.jetstream.lane import Lane
+from bridge.jetstream.oversize import OversizeStore
 from bridge.jetstream.provision import provision
 from bridge.jetstream.registry import Registry
 from bridge.metrics import metrics_line
@@ -140,7 +141,8 @@ class Bridge:
             stack.push_async_callback(_quietly, nats.close)
             js = nats.jetstream(timeout=control.REQUEST_TIMEOUT_SECONDS)
             hold = await self._provision(js)
-            registry = Registry(js, self._codec)
+            oversize = OversizeStore(nats, js)
+            registry = Registry(js, self._codec, oversize)
             start_lsn = await self._slot(source)
             tables = await self._register_tables(source, registry)
             lane = await Lane.open(config.nats, config.limits.ack_timeout)
@@ -155,6 +157,7 @@ class Bridge:
                 source=wal,
                 sink=lane,
                 shapes=ShapeBook(source, registry, config),
+                oversize=oversize,
                 progress=Progress(start_lsn, hold=hold),
                 stored=stored,
                 codec=self._codec,

@@ -111,10 +111,13 @@ class PublishRefused(BridgeError):
 
 
 class RowTooLarge(BridgeError):
-    """One change does not fit into one NATS message."""
+    """A change fits neither into one NATS message nor into the object store."""
 
     exit_code = 10
-    advice = "Raise max_payload in nats-server's configuration and restart the bridge."
+    advice = (
+        "Let the bridge's user publish to $O.oversize.> and manage stream OBJ_oversize,"
+        " or raise max_payload of nats-server, and start the bridge again."
+    )
 
 
 class PortInUse(BridgeError):

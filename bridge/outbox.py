@@ -22,10 +22,11 @@ class Outgoing:
     subject: str
     msg_id: str
     body: bytes
+    size: int = 0
+    """Bytes it counts for, from when it is sealed."""
 
-    @property
-    def size(self) -> int:
-        return len(self.body) + _OVERHEAD
+    oversize: str | None = None
+    """The object that holds the body, where it is too large to be sent."""
 
 
 class Outbox:
@@ -69,8 +70,9 @@ class Outbox:
 
     def _seal(self, message: Outgoing, end: bytes) -> None:
         message.body += end
+        message.size = len(message.body) + _OVERHEAD
         self._waiting.append(message)
-        self._bytes += len(message.body) + _OVERHEAD
+        self._bytes += message.size
         self._filled.set()
 
     async def room(self) -> None:

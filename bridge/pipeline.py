@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from bridge.config import PublishLimits
-from bridge.errors import MalformedWal, RowTooLarge
+from bridge.errors import MalformedWal
 from bridge.hotpath import PAYLOAD_AT, RELATION_AT, ROW_AT, HotRelation, pack_transaction
 from bridge.outbox import Outbox, Outgoing
 from bridge.progress import Progress
@@ -28,7 +28,7 @@ from bridge.transactions import Assembler, Placed, RowMessage, TransactionEnd
 from schemas.codecs import Codec
 from schemas.events import Event, LogicalMessage, Place, ShapeChange
 from schemas.names import TableName
-from schemas.positions import Lsn, Position
+from schemas.positions import Position
 from schemas.shapes import TableShape
 
 CONFIRM_EVERY_SECONDS = 0.5
@@ -85,6 +85,13 @@ class Shapes(Protocol):
         """Give the fingerprint of the last shape the stream carries."""
 
 
+class Oversize(Protocol):
+    """Where bodies go that no message can carry."""
+
+    async def put(self, name: str, body: bytes) -> None:
+        """Store a body durably; putting the same one again is harmless."""
+
+
 class Pipeline:
     """One session of one slot."""
 
@@ -94,6 +101,7 @@ class Pipeline:
         source: Source,
         sink: Sink,
         shapes: Shapes,
+        oversize: Oversize,
         progress: Progress,
         stored: Position,
         codec: Codec,
@@ -103,6 +111,7 @@ class Pipeline:
         self._source = source
         self._sink = sink
         self._shapes = shapes
+        self._oversize = oversize
         self._progress = progress
         self._stored = stored
         self._codec = codec
@@ -160,7 +169,7 @@ class Pipeline:
             return False
         assembler.advance(lsn, kind, relation_id)
         self._status.wal_messages += 1
-        self._add(relation.subjects[kind], *packed, lsn)
+        self._add(relation.subjects[kind], *packed)
         return True
 
     async def _take(self, frame: bytes) -> None:
@@ -252,21 +261,17 @@ class Pipeline:
 
     def _send(self, event: Event) -> None:
         body = self._codec.leave_open(event.to_map())
-        self._add(event.subject, event.msg_id, body, event.place.lsn)
+        self._add(event.subject, event.msg_id, body)
         self._status.last_commit_ts = event.place.commit_ts
 
-    def _add(self, subject: str, msg_id: str, body: bytes, lsn: int) -> None:
-        if len(body) + _HEADERS_AT_MOST > self._sink.max_payload:
-            raise RowTooLarge(
-                f"{subject} at {Lsn(lsn)} takes {len(body)} bytes,"
-                f" and NATS accepts {self._sink.max_payload}"
-            )
+    def _add(self, subject: str, msg_id: str, body: bytes) -> None:
         self._progress.sent()
         self._outbox.add(Outgoing(subject, msg_id, body))
 
     async def _publish(self) -> None:
         """Send what is queued, and ask for everything to be stored whenever the queue is empty."""
         while messages := await self._outbox.take(self._limits.chunk_messages):
+            await self._set_oversize_aside(messages)
             await self._sink.send(
                 messages,
                 self._codec.content_type,
@@ -274,13 +279,21 @@ class Pipeline:
                 on_stored=self._on_stored,
             )
 
+    async def _set_oversize_aside(self, messages: Sequence[Outgoing]) -> None:
+        """Store bodies that no message can carry before the messages that name them are sent."""
+        largest = self._sink.max_payload - _HEADERS_AT_MOST
+        for message in messages:
+            if len(message.body) > largest:
+                await self._oversize.put(message.msg_id, message.body)
+                message.body, message.oversize = b"", message.msg_id
+
     def _on_stored(self, count: int) -> None:
         self._progress.acknowledged(count, time.monotonic())
         status = self._status
         status.last_sequence = self._sink.last_sequence
         for message in self._outbox.release(count):
             status.published[message.subject] += 1
-            status.published_bytes += len(message.body)
+            status.published_bytes += message.size
 
     async def _confirm(self) -> None:
         """Tell PostgreSQL how far it is, whenever that moved and often enough to stay connected."""

@@ -69,9 +69,7 @@ class Batch:
             if close and sequence == last:
                 operation = Operation.COMMIT
             reply = f"{self._prefix}{sequence}.{operation:d}.$FI"
-            parts.append(
-                publish_frame(message.subject, reply, message.msg_id, content_type, message.body)
-            )
+            parts.append(publish_frame(message, reply, content_type))
         self.sent = last
         return b"".join(parts)
 

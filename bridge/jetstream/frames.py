@@ -8,17 +8,23 @@ from dataclasses import dataclass
 from typing import Any
 
 from bridge.errors import SinkLost
-from schemas.codecs import CONTENT_TYPE, MESSAGE_ID
+from bridge.outbox import Outgoing
+from schemas.codecs import CONTENT_TYPE, MESSAGE_ID, OVERSIZE
 
 PING = b"PING\r\n"
 PONG = b"PONG\r\n"
 
 
-def publish_frame(subject: str, reply: str, msg_id: str, content_type: str, body: bytes) -> bytes:
+def publish_frame(message: Outgoing, reply: str, content_type: str) -> bytes:
     """Write one message with its headers, and where the answer to it goes."""
-    headers = f"NATS/1.0\r\n{MESSAGE_ID}: {msg_id}\r\n{CONTENT_TYPE}: {content_type}\r\n\r\n"
+    body = message.body
+    extra = f"{OVERSIZE}: {message.oversize}\r\n" if message.oversize else ""
+    headers = (
+        f"NATS/1.0\r\n{MESSAGE_ID}: {message.msg_id}\r\n"
+        f"{CONTENT_TYPE}: {content_type}\r\n{extra}\r\n"
+    )
     size = len(headers)
-    start = f"HPUB {subject} {reply} {size} {size + len(body)}\r\n{headers}"
+    start = f"HPUB {message.subject} {reply} {size} {size + len(body)}\r\n{headers}"
     return b"%b%b\r\n" % (start.encode(), body)
 
 

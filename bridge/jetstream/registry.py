@@ -14,6 +14,7 @@ import nats.js.errors
 from nats.js import JetStreamContext
 from nats.js.api import RawStreamMsg
 
+from bridge.jetstream.oversize import OversizeStore
 from schemas.codecs import BadPayload, Codec, codec_for, decode_entry
 from schemas.events import Place
 from schemas.names import TableName
@@ -26,9 +27,10 @@ from schemas.subjects import schema_subject, table_filter
 class Registry:
     """Reads and writes shapes, and reads the stream's end."""
 
-    def __init__(self, js: JetStreamContext, codec: Codec) -> None:
+    def __init__(self, js: JetStreamContext, codec: Codec, oversize: OversizeStore) -> None:
         self._js = js
         self._codec = codec
+        self._oversize = oversize
 
     async def register(self, shape: TableShape, lsn: int) -> int:
         """Make `shape` the latest entry of its table and give the entry's revision."""
@@ -50,7 +52,7 @@ class Registry:
     async def announced(self, table: TableName) -> str | None:
         """Give the fingerprint of the shape that the stream's end is in."""
         message = await self._last(schema_subject(table))
-        return None if message is None else str(_fields(message).get("fingerprint"))
+        return None if message is None else str((await self._fields(message)).get("fingerprint"))
 
     async def stored_position(self, tables: Iterable[TableName]) -> Position:
         """Find the furthest change of these tables that the stream holds."""
@@ -58,7 +60,7 @@ class Registry:
         for table in tables:
             message = await self._last(table_filter(table))
             if message is not None:
-                furthest = max(furthest, _position(message))
+                furthest = max(furthest, await self._position(message))
         return furthest
 
     async def _last(self, subject: str) -> RawStreamMsg | None:
@@ -69,14 +71,12 @@ class Registry:
         except nats.js.errors.NotFoundError:
             return None
 
+    async def _position(self, message: RawStreamMsg) -> Position:
+        position = Place.from_map(await self._fields(message)).position
+        if str(message.subject).endswith(".schema"):
+            # A shape shares its place with the change behind it, which may not be stored yet.
+            return Position(position.commit_lsn, position.ordinal - 1)
+        return position
 
-def _position(message: RawStreamMsg) -> Position:
-    position = Place.from_map(_fields(message)).position
-    if str(message.subject).endswith(".schema"):
-        # A shape shares its place with the change behind it, which may not be stored yet.
-        return Position(position.commit_lsn, position.ordinal - 1)
-    return position
-
-
-def _fields(message: RawStreamMsg) -> dict[str, Any]:
-    return codec_for(message.headers).decode(message.data or b"")
+    async def _fields(self, message: RawStreamMsg) -> dict[str, Any]:
+        return codec_for(message.headers).decode(await self._oversize.body_of(message))

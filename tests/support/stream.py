@@ -8,8 +8,8 @@ from typing import Any
 
 import nats
 
-from schemas.codecs import codec_for, decode_entry
-from schemas.streams import CDC_STREAM, SCHEMAS_BUCKET
+from schemas.codecs import OVERSIZE, codec_for, decode_entry
+from schemas.streams import CDC_STREAM, OVERSIZE_STORE, SCHEMAS_BUCKET
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,10 @@ async def _read_stream(url: str, stream: str) -> list[StoredMessage]:
         for _ in range(total):
             message = await subscription.next_msg(timeout=30)
             headers = dict(message.headers or {})
-            fields = codec_for(headers).decode(message.data)
+            body = message.data
+            if name := headers.get(OVERSIZE):
+                body = (await (await js.object_store(OVERSIZE_STORE.name)).get(name)).data or b""
+            fields = codec_for(headers).decode(body)
             sequence = message.metadata.sequence.stream
             found.append(StoredMessage(sequence, message.subject, headers, fields))
         return found

@@ -20,15 +20,20 @@ from bridge.jetstream.frames import (
     ServerReader,
     publish_frame,
 )
+from bridge.outbox import Outgoing
 
 
 def test_a_message_carries_its_id_and_where_the_answer_goes() -> None:
-    assert publish_frame(
-        "cdc.t.insert", "_INBOX.x", "0-t-insert", "application/json", "é".encode()
-    ) == (
+    message = Outgoing("cdc.t.insert", "0-t-insert", "é".encode())
+    assert publish_frame(message, "_INBOX.x", "application/json") == (
         b"HPUB cdc.t.insert _INBOX.x 69 71\r\nNATS/1.0\r\nNats-Msg-Id: 0-t-insert\r\n"
         b"Content-Type: application/json\r\n\r\n\xc3\xa9\r\n"
     )
+
+
+def test_a_body_in_the_object_store_is_named_in_a_header() -> None:
+    message = Outgoing("cdc.t.insert", "0-t-insert", b"", oversize="0-t-insert")
+    assert b"\r\nOversize: 0-t-insert\r\n" in publish_frame(message, "_INBOX.x", "j")
 
 
 SERVER = (

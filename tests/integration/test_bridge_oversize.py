@@ -1,0 +1,97 @@
+"""Rows above max_payload go through the object store, in order, and come back the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bridge.errors import RowTooLarge
+from examples.embedded import EmbeddedNats, EmbeddedPostgres
+from tests.conftest import Connection
+from tests.support.bridge import BridgeProcess, wait_for
+from tests.support.stream import count_messages, read_changes
+
+NO_OBJECT_STORE = """
+authorization { users: [{
+  user: bridge, password: b
+  permissions: { publish: { allow: ">", deny: ["$O.>", "$JS.API.STREAM.CREATE.OBJ_oversize"] } }
+}, { user: reader, password: r }] }
+"""
+
+
+@pytest.fixture
+def rows(connection: Connection) -> Connection:
+    connection.execute("CREATE TABLE rows (id int PRIMARY KEY, body text)")
+    connection.execute("ALTER TABLE rows ALTER body SET STORAGE EXTERNAL")
+    connection.execute("CREATE PUBLICATION pub FOR TABLE rows")
+    return connection
+
+
+def flags(environ: dict[str, str]) -> list[str]:
+    return ["--slot", f"slot_{environ['PG_DB']}", "--pub", "pub", "--durability", "acked"]
+
+
+def test_a_row_above_max_payload_arrives_in_order_and_exact(
+    postgres: EmbeddedPostgres, database: str, nats: EmbeddedNats, rows: Connection, tmp_path: Path
+) -> None:
+    environ = {**postgres.env(database), **nats.env()}
+    with BridgeProcess(environ, *flags(environ), log=tmp_path / "log") as bridge:
+        bridge.wait_streaming()
+        with rows.transaction():
+            rows.execute("INSERT INTO rows VALUES (1, 'small')")
+            rows.execute("INSERT INTO rows VALUES (2, repeat('large é', 1000000))")
+            rows.execute("INSERT INTO rows VALUES (3, 'small')")
+        wait_for(lambda: count_messages(nats.url) >= 4, "the rows")
+
+    changes = read_changes(nats.url)
+
+    assert [change.fields["data"]["id"] for change in changes] == [1, 2, 3]
+    assert changes[1].headers["Oversize"] == changes[1].fields["msg_id"]
+    assert changes[1].fields["data"]["body"] == "large é" * 1_000_000
+    assert [change.fields["last"] for change in changes] == [False, False, True]
+
+
+def test_the_stream_can_end_with_an_oversize_row(
+    postgres: EmbeddedPostgres, database: str, nats: EmbeddedNats, rows: Connection, tmp_path: Path
+) -> None:
+    """A start asks the stream for its last change, whose body may be in the object store."""
+    environ = {**postgres.env(database), **nats.env()}
+    with BridgeProcess(environ, *flags(environ), log=tmp_path / "log") as bridge:
+        bridge.wait_streaming()
+        rows.execute("INSERT INTO rows VALUES (1, repeat('x', 3000000))")
+        wait_for(lambda: count_messages(nats.url) >= 2, "the row")
+        bridge.kill()
+        bridge.start()
+        bridge.wait_streaming()
+        rows.execute("INSERT INTO rows VALUES (2, 'after')")
+        wait_for(lambda: count_messages(nats.url) >= 3, "the row after the restart")
+
+    assert [change.fields["data"]["id"] for change in read_changes(nats.url)] == [1, 2]
+
+
+def test_without_permission_for_the_object_store_nothing_is_confirmed(
+    postgres: EmbeddedPostgres,
+    database: str,
+    server_folder: Path,
+    rows: Connection,
+    tmp_path: Path,
+) -> None:
+    """A row that can be stored nowhere stops the bridge in front of it, loudly."""
+    with EmbeddedNats(server_folder / "nats", config=NO_OBJECT_STORE) as nats:
+        user = {"NATS_BRIDGE_USER": "bridge", "NATS_BRIDGE_PASSWORD": "b"}
+        environ = {**postgres.env(database), **nats.env(), **user}
+        with BridgeProcess(environ, *flags(environ), log=tmp_path / "log") as bridge:
+            bridge.wait_streaming()
+            rows.execute("INSERT INTO rows VALUES (1, repeat('x', 3000000))")
+            assert bridge.wait() == RowTooLarge.exit_code
+            said = bridge.said()
+
+    assert "-rows-insert takes 3000" in said
+    assert "$O.oversize.>" in said
+    behind = rows.execute(
+        "SELECT confirmed_flush_lsn < pg_current_wal_lsn() FROM pg_replication_slots"
+        " WHERE slot_name = %s",
+        [f"slot_{database}"],
+    ).fetchone()
+    assert behind == (True,)
