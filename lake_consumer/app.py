@@ -1,0 +1,150 @@
+"""The program: follow the stream, batch by batch.
+
+One loop serves `run` and `drain`. Where to begin is asked of the tables (`watermark`), where a
+batch ends of the stream (`batches`), and the durable consumer is moved only when a batch is in.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from threading import Event
+
+from lake_consumer.batches import Batch, BatchLimits, plan_batch
+from lake_consumer.config import LakeConfig
+from lake_consumer.errors import StreamMissing
+from lake_consumer.iceberg.lake import Applied, Lake
+from lake_consumer.jetstream.connection import NatsOptions
+from lake_consumer.jetstream.stream import CdcStream, StreamState
+from lake_consumer.logs import info
+from lake_consumer.session import SessionOptions, open_session
+from lake_consumer.watermark import plan_resume
+from schemas.positions import Lsn
+
+POLL_SECONDS = 1.0
+SHORT_DRAIN = 1_000_000
+
+
+def nats_options(config: LakeConfig) -> NatsOptions:
+    return NatsOptions(url=config.nats_url, user=config.nats_user, password=config.nats_password)
+
+
+def session_options(config: LakeConfig, *, short: bool) -> SessionOptions:
+    return SessionOptions(
+        short=short,
+        master=config.spark_master,
+        warehouse=config.warehouse,
+        catalog=config.catalog,
+        driver_memory=config.driver_memory,
+        extra=config.spark_conf,
+    )
+
+
+def drain(config: LakeConfig, stop: Event, on_ready: Callable[[], None] = lambda: None) -> None:
+    """Catch up with the stream's end as it is now."""
+    with closing(CdcStream(nats_options(config))) as stream:
+        state = stream.state()
+        goal = state.last
+        follower = _open(config, stream, on_ready, short=state.messages < SHORT_DRAIN)
+        while not stop.is_set() and follower.step(goal):
+            pass
+        info("drained", applied=follower.applied, stream_end=goal)
+
+
+def run(config: LakeConfig, stop: Event, on_ready: Callable[[], None] = lambda: None) -> None:
+    """Follow the stream until told to stop; the batch under way is finished first."""
+    with closing(CdcStream(nats_options(config))) as stream:
+        _await_stream(stream, stop)
+        if stop.is_set():
+            return
+        follower = _open(config, stream, on_ready, short=False)
+        while not stop.is_set():
+            began = time.monotonic()
+            full = follower.step(None)
+            pause = POLL_SECONDS if not full else config.interval_seconds
+            stop.wait(max(0.0, pause - (time.monotonic() - began)))
+        info("stopped", applied=follower.applied)
+
+
+def _await_stream(stream: CdcStream, stop: Event) -> None:
+    said = False
+    while not stop.is_set():
+        try:
+            stream.state()
+            return
+        except StreamMissing as missing:
+            if not said:
+                info("waiting for the stream", reason=missing, remedy="start the bridge")
+                said = True
+            stop.wait(POLL_SECONDS)
+
+
+def _open(
+    config: LakeConfig, stream: CdcStream, on_ready: Callable[[], None], *, short: bool
+) -> Follower:
+    if (file := config.catalog.sqlite_file) is not None:
+        Path(file).parent.mkdir(parents=True, exist_ok=True)
+    began = time.monotonic()
+    spark = open_session(session_options(config, short=short))
+    on_ready()
+    lake = Lake(spark, nats_options(config), stream.shape, side_by_side=config.side_by_side)
+    follower = Follower(config.limits, stream, lake)
+    stream.ensure_durable()
+    info("ready", seconds=time.monotonic() - began, applied=follower.applied)
+    return follower
+
+
+class Follower:
+    """Applies one batch after another, from where the tables say they are."""
+
+    def __init__(self, limits: BatchLimits, stream: CdcStream, lake: Lake) -> None:
+        self._limits = limits
+        self._stream = stream
+        self._lake = lake
+        cuts, tables = lake.watermarks()
+        state = stream.state()
+        resume = plan_resume(cuts, tables.values(), state.first, state.last)
+        self._interrupted_end = resume.interrupted_end
+        self.applied = resume.first - 1
+
+    def step(self, goal: int | None) -> bool:
+        """Apply the next batch up to `goal` (or the stream's end); False where there is none."""
+        state = self._stream.state()
+        batch = self._plan(state, state.last if goal is None else goal)
+        if batch is None:
+            return False
+        began = time.monotonic()
+        applied = self._lake.apply(batch)
+        self._stream.move_durable(batch.last)
+        self.applied = batch.last
+        self._interrupted_end = None
+        _report(batch, applied, state, time.monotonic() - began)
+        return True
+
+    def _plan(self, state: StreamState, newest: int) -> Batch | None:
+        first = self.applied + 1
+        if self._interrupted_end is not None:
+            info("taking an interrupted batch again", first=first, last=self._interrupted_end)
+            count = self._interrupted_end - first + 1
+            return plan_batch(first, self._interrupted_end, count, self._stream.look)
+        return plan_batch(first, newest, self._limits.messages(state.mean_bytes), self._stream.look)
+
+
+def _report(batch: Batch, applied: Applied, state: StreamState, seconds: float) -> None:
+    behind = datetime.now(UTC) - datetime.fromisoformat(batch.commit_ts)
+    info(
+        "batch applied",
+        messages=batch.messages,
+        changes=applied.changes,
+        tables=applied.tables,
+        bytes=applied.bytes,
+        seconds=seconds,
+        rate=f"{batch.messages / seconds:.0f}/s",
+        stream_sequence=batch.last,
+        commit_lsn=Lsn(batch.commit_lsn),
+        behind_messages=max(0, state.last - batch.last),
+        behind_seconds=max(0.0, behind.total_seconds()),
+    )

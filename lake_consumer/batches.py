@@ -1,0 +1,112 @@
+"""Where a batch ends: bounded in messages and bytes, and always behind a whole transaction.
+
+A transaction is one contiguous run of messages with one commit LSN; its last change says `last`.
+That makes the end of a batch findable by looking at a handful of messages, whatever the batch's
+size: step back to the end of the transaction before, or, where one transaction fills the batch,
+forward to its own end. `look` is the only thing that touches the stream, so tests use a list.
+
+Bytes are bounded through the stream's mean message size; sizes are not read before the batch is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchLimits:
+    """How much one lake commit may hold; a single larger transaction is still taken whole."""
+
+    max_messages: int = 200_000
+    max_bytes: int = 256 << 20
+
+    def messages(self, mean_bytes: float) -> int:
+        """How many messages of this mean size fit, at least one."""
+        fit = int(self.max_bytes / mean_bytes) if mean_bytes > 0 else self.max_messages
+        return max(1, min(self.max_messages, fit))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """What one message says about its transaction."""
+
+    commit_lsn: int
+    ordinal: int
+    last: bool
+    commit_ts: str
+
+
+Look = Callable[[int], Mark]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Stream sequences `first` to `last`, and the commit that the last one completes."""
+
+    first: int
+    last: int
+    commit_lsn: int
+    commit_ts: str
+
+    @property
+    def messages(self) -> int:
+        return self.last - self.first + 1
+
+
+def plan_batch(first: int, newest: int, count: int, look: Look) -> Batch | None:
+    """Take about `count` messages from `first` on; None while no whole transaction is there."""
+    if newest < first:
+        return None
+    wish = min(newest, first + count - 1)
+    end = _end_at_or_before(wish, first, look)
+    if end is None:
+        end = _end_after(wish, newest, look)
+    if end is None:
+        return None
+    mark = look(end)
+    return Batch(first=first, last=end, commit_lsn=mark.commit_lsn, commit_ts=mark.commit_ts)
+
+
+def _end_at_or_before(sequence: int, first: int, look: Look) -> int | None:
+    while sequence >= first:
+        mark = look(sequence)
+        if mark.last:
+            return sequence
+        # A message's ordinal counts the changes before it in its transaction. Shape messages
+        # count nothing, so this may land inside the same transaction: then step again.
+        sequence -= mark.ordinal + 1
+    return None
+
+
+def _end_after(inside: int, newest: int, look: Look) -> int | None:
+    """Find the end of the transaction that holds `inside`; None while it is not all there."""
+    commit_lsn = look(inside).commit_lsn
+    step = 1
+    while inside + step <= newest and look(inside + step).commit_lsn == commit_lsn:
+        inside += step
+        step *= 2
+    beyond = min(inside + step, newest + 1)
+    while beyond - inside > 1:
+        middle = (inside + beyond) // 2
+        if look(middle).commit_lsn == commit_lsn:
+            inside = middle
+        else:
+            beyond = middle
+    return inside if look(inside).last else None
+
+
+def split_range(first: int, last: int, parts: int) -> list[tuple[int, int]]:
+    """Cut a range into at most `parts` even, adjoining ranges."""
+    size = last - first + 1
+    parts = max(1, min(parts, size))
+    edges = [first + size * part // parts for part in range(parts + 1)]
+    return [(start, stop - 1) for start, stop in pairwise(edges)]
+
+
+def describe_gaps(missing: list[tuple[int, int]], shown: int = 5) -> str:
+    """Name missing sequences as a person reads them: `5-7, 9 and 2 more ranges`."""
+    names = [str(a) if a == b else f"{a}-{b}" for a, b in missing[:shown]]
+    rest = len(missing) - len(names)
+    return ", ".join(names) + (f" and {rest} more ranges" if rest else "")

@@ -1,0 +1,143 @@
+"""The command line: read options once, run one command, and turn failures into sentences."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from threading import Event
+
+from lake_consumer import logs
+from lake_consumer.config import OPTIONS, LakeConfig, parse_spark_conf, read_config
+from lake_consumer.errors import LakeError
+
+EPILOG = """\
+examples:
+  lake-consumer drain --nats-url nats://127.0.0.1:4222 --warehouse ./lake
+  lake-consumer run --interval 10
+  lake-consumer status
+
+The NATS user and password come from NATS_LAKE_USER and NATS_LAKE_PASSWORD, or from files named by
+NATS_LAKE_USER_FILE and NATS_LAKE_PASSWORD_FILE. Every variable below may be given as *_FILE.
+
+exit codes: 0 done, 1 failed with nothing lost, 2 bad option, 3 NATS or its stream not there
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One row of the command table."""
+
+    name: str
+    help: str
+    act: Callable[[LakeConfig], None]
+
+
+def _run(config: LakeConfig) -> None:
+    from lake_consumer.app import run  # noqa: PLC0415 - Spark is slow to import; --help is not
+
+    stop = Event()
+    _stop_on_signals(stop)
+    run(config, stop, lambda: _stop_on_signals(stop))
+
+
+def _drain(config: LakeConfig) -> None:
+    from lake_consumer.app import drain  # noqa: PLC0415 - as above
+
+    stop = Event()
+    _stop_on_signals(stop)
+    drain(config, stop, lambda: _stop_on_signals(stop))
+
+
+def _status(config: LakeConfig) -> None:
+    from lake_consumer.status import read_status, render_status  # noqa: PLC0415 - as above
+
+    sys.stdout.write(render_status(read_status(config)) + "\n")
+
+
+COMMANDS = (
+    Command("run", "follow the stream until stopped", _run),
+    Command("drain", "catch up with the stream's present end, then exit", _drain),
+    Command("status", "show where every table stands", _status),
+)
+
+
+def _stop_on_signals(stop: Event) -> None:
+    """End after the batch under way. Set again once Spark is up: it takes SIGINT for itself."""
+
+    def ask(number: int, _: object) -> None:
+        if not stop.is_set():
+            name = signal.Signals(number).name
+            logs.info("stopping after the batch under way", signal=name)
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, ask)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="lake-consumer",
+        description="Keep an Apache Iceberg lake equal to PostgreSQL, from the CDC stream.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="command", metavar="command", required=True)
+    for command in COMMANDS:
+        child = commands.add_parser(
+            command.name,
+            help=command.help,
+            description=command.help.capitalize() + ".",
+            epilog=EPILOG,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        _add_options(child)
+    return parser
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    for option in OPTIONS:
+        if option.flag is not None:
+            default = f", default {option.default}" if option.default else ""
+            text = f"{option.help} ({option.env}{default})".replace("%", "%%")
+            parser.add_argument(option.flag, dest=option.name, metavar="VALUE", help=text)
+    parser.add_argument(
+        "--spark-conf",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="any Spark setting; may be repeated",
+    )
+    parser.add_argument("--verbose", action="store_true", help="show tracebacks of failures")
+
+
+def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] = os.environ) -> int:
+    flags = vars(build_parser().parse_args(argv))
+    act = next(command.act for command in COMMANDS if command.name == flags["command"])
+    try:
+        act(read_config(flags, environ, parse_spark_conf(flags["spark_conf"])))
+    except LakeError as error:
+        _complain(str(error), error.advice, verbose=flags["verbose"])
+        return error.exit_code
+    except KeyboardInterrupt:
+        _complain("interrupted", "Nothing is lost; start again to go on.", verbose=False)
+        return 130
+    except Exception as error:
+        text = f"unexpected {type(error).__name__}: {error}"
+        _complain(text, LakeError.advice, verbose=flags["verbose"])
+        return 1
+    return 0
+
+
+def _complain(text: str, advice: str, *, verbose: bool) -> None:
+    if verbose:
+        traceback.print_exc()
+    logs.error(text, remedy=advice)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,51 @@
+"""Columns of a lake table, known by the catalog's attnum and not by their name.
+
+The attnum survives a rename, so it is what connects a change, a shape and an Iceberg column. It is
+kept in the Iceberg column's doc, together with the contract's type: the table describes itself, and
+a change of shape is one atomic Iceberg commit.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from schemas.shapes import Column, TableShape
+from schemas.types import ContractType, parse_type
+
+TEXT_COLUMN = "_bridge_text"
+"""Map from column to PostgreSQL's own text, for values their column's type cannot hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class LakeColumn:
+    """One column of a mirror or of a change log's row."""
+
+    position: int
+    name: str
+    type: ContractType
+
+    @classmethod
+    def of(cls, column: Column) -> LakeColumn:
+        return cls(column.position, column.name, column.type)
+
+    @property
+    def doc(self) -> str:
+        return f"attnum={self.position} type={self.type}"
+
+
+Columns = tuple[LakeColumn, ...]
+
+_DOC = re.compile(r"attnum=(?P<position>\d+) type=(?P<type>\S+)")
+
+
+def columns_of(shape: TableShape) -> Columns:
+    return tuple(LakeColumn.of(column) for column in shape.columns)
+
+
+def read_doc(name: str, doc: str | None) -> LakeColumn | None:
+    """Read back a column that we made; None for any other."""
+    found = _DOC.match(doc or "")
+    if found is None:
+        return None
+    return LakeColumn(int(found["position"]), name, parse_type(found["type"]))

@@ -1,0 +1,101 @@
+"""What can go wrong, in one sentence, with what to do about it.
+
+Every error that reaches a person is a `LakeError`: its text says what failed and its `advice` says
+what to do. Nothing here retries; `app` decides whether a failure ends the program.
+"""
+
+from __future__ import annotations
+
+
+class LakeError(Exception):
+    """A failure a person can act on."""
+
+    advice = "Run again with --verbose to see where it comes from."
+    exit_code = 1
+
+    def __init__(self, message: str, *, advice: str | None = None) -> None:
+        super().__init__(message)
+        if advice is not None:
+            self.advice = advice
+
+
+class BadOption(LakeError):
+    """A flag or an environment variable that cannot be used."""
+
+    advice = "lake-consumer --help lists every option with its environment variable."
+    exit_code = 2
+
+
+class NatsUnreachable(LakeError):
+    """No NATS server answers, or it refuses the user."""
+
+    advice = (
+        "Check NATS_URL (or NATS_HOST and NATS_PORT), and NATS_LAKE_USER with NATS_LAKE_PASSWORD."
+    )
+    exit_code = 3
+
+
+class StreamMissing(LakeError):
+    """JetStream has no CDC stream yet."""
+
+    advice = "Start the bridge: it creates the stream. `lake-consumer run` would wait for it."
+    exit_code = 3
+
+
+class MessagesMissing(LakeError):
+    """Messages the lake has not read are gone from the stream."""
+
+    advice = (
+        "They expired or were deleted before they were read, so the lake cannot follow from here. "
+        "Start a new lake (an empty LAKE_WAREHOUSE), and raise the stream's max age or max bytes."
+    )
+
+
+class StreamReplaced(LakeError):
+    """The stream ends before what the lake has already applied."""
+
+    advice = (
+        "The CDC stream was deleted or restored from an older copy. "
+        "Start a new lake (an empty LAKE_WAREHOUSE)."
+    )
+
+
+class UndecodableMessage(LakeError):
+    """A stored message that does not follow the contract."""
+
+    advice = (
+        "Nothing was skipped and nothing was applied from this batch. Check that bridge and "
+        "lake_consumer are of the same version, and that nothing else publishes under `cdc.`."
+    )
+
+
+class ShapeUnknown(LakeError):
+    """A change names a revision of its table's shape that nobody has any more."""
+
+    advice = (
+        "The shape expired from the stream and from the KV bucket `schemas`. "
+        "Restart the bridge so that it announces the shape anew."
+    )
+
+
+class IncompatibleShape(LakeError):
+    """A change of shape that Iceberg cannot follow in place."""
+
+    advice = (
+        "Drop the table's mirror and change log and let them be built anew from a snapshot; "
+        "tables already applied in this batch are kept and nothing is repeated."
+    )
+
+
+class SparkFailed(LakeError):
+    """Spark did not start, or a job of it failed."""
+
+    advice = "Spark's own log is named in the line above; it holds the cause."
+
+
+class JavaMissing(LakeError):
+    """No Java runtime that Spark can use."""
+
+    advice = (
+        "Install Java 17 or newer, set JAVA_HOME, or install the package with its extra `lake`."
+    )

@@ -1,0 +1,154 @@
+"""Iceberg tables through Iceberg's own API in Spark's JVM: make, evolve, and read their position.
+
+SQL cannot name a uuid, cannot give several changes of shape one commit and cannot read a snapshot's
+summary without a job; the API can. Everything here is metadata: no row is read or written.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from lake_consumer.columns import Columns, read_doc
+from lake_consumer.evolution import AddColumn, DropColumn, RenameColumn, Step, WidenColumn
+from lake_consumer.iceberg.names import CATALOG, LakeName, quote
+from lake_consumer.iceberg.types import IcebergType, iceberg_type, one_type_schema
+from lake_consumer.watermark import EMPTY, Watermark
+
+PROPERTIES: Mapping[str, str] = {
+    "format-version": "3",
+    "write.delete.mode": "merge-on-read",
+    "write.update.mode": "merge-on-read",
+    "write.merge.mode": "merge-on-read",
+    # A batch has few files anyway; a shuffle before the write would cost more than it saves.
+    "write.distribution-mode": "none",
+    "write.merge.distribution-mode": "none",
+    "write.spark.fanout.enabled": "true",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "100",
+}
+
+Table = Any
+"""A Java `org.apache.iceberg.Table`."""
+
+
+class LakeTables:
+    """The lake's catalog."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._making_namespace = threading.Lock()
+        gateway: Any = spark.sparkContext._gateway
+        self._gateway = gateway
+        self._jvm = gateway.jvm
+        self._iceberg = self._jvm.org.apache.iceberg
+        self._catalog = self._iceberg.spark.Spark3Util.loadIcebergCatalog(
+            spark._jsparkSession, CATALOG
+        )
+
+    def exists(self, name: LakeName) -> bool:
+        return bool(self._catalog.tableExists(self._identifier(name)))
+
+    def load(self, name: LakeName) -> Table:
+        return self._catalog.loadTable(self._identifier(name))
+
+    def create(
+        self,
+        name: LakeName,
+        schema: dict[str, Any],
+        *,
+        day_of: str | None = None,
+        properties: Mapping[str, str] = {},
+    ) -> Table:
+        # "If not exists" is two steps in a JDBC catalog, and tables are made side by side.
+        with self._making_namespace:
+            self._spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {CATALOG}.{quote(name.namespace)}")
+        read = self._iceberg.SchemaParser.fromJson(json.dumps(schema))
+        spec = self._iceberg.PartitionSpec.builderFor(read)
+        if day_of is not None:
+            spec = spec.day(day_of)
+        settings = self._jvm.java.util.HashMap()
+        for key, value in {**PROPERTIES, **properties}.items():
+            settings.put(key, value)
+        return self._catalog.createTable(self._identifier(name), read, spec.build(), settings)
+
+    def names(self) -> list[LakeName]:
+        """All tables of the lake."""
+        return [
+            LakeName(space.level(0), identifier.name())
+            for space in self._catalog.listNamespaces()
+            for identifier in self._catalog.listTables(space)
+        ]
+
+    def watermark(self, table: Table) -> Watermark:
+        """The newest stamp in the table's history; snapshots of others are looked through."""
+        snapshot = table.currentSnapshot()
+        while snapshot is not None:
+            found = Watermark.from_summary(dict(snapshot.summary()))
+            if found is not None:
+                return found
+            parent = snapshot.parentId()
+            snapshot = None if parent is None else table.snapshot(parent)
+        return EMPTY
+
+    def columns(self, table: Table, parent: str | None = None) -> Columns:
+        """The columns we made, of the table or of one of its struct columns."""
+        schema = table.schema()
+        struct = schema.asStruct() if parent is None else schema.findType(parent)
+        found = [read_doc(field.name(), field.doc()) for field in struct.fields()]
+        return tuple(column for column in found if column is not None)
+
+    def properties(self, table: Table) -> dict[str, str]:
+        return dict(table.properties())
+
+    def evolve(
+        self,
+        table: Table,
+        steps: list[Step],
+        parents: tuple[str | None, ...],
+        properties: Mapping[str, str],
+    ) -> None:
+        """Take all steps, in each of the parent structs, and set properties: one commit."""
+        transaction = table.newTransaction()
+        for step in steps:
+            update = transaction.updateSchema()
+            for parent in parents:
+                self._take(update, step, parent)
+            update.commit()
+        settings = transaction.updateProperties()
+        for key, value in properties.items():
+            settings.set(key, value)
+        settings.commit()
+        transaction.commitTransaction()
+
+    def _take(self, update: Any, step: Step, parent: str | None) -> None:
+        prefix = "" if parent is None else f"{parent}."
+        match step:
+            case AddColumn(column):
+                made = self._type(iceberg_type(column.type))
+                if parent is None:
+                    update.addColumn(column.name, made, column.doc)
+                else:
+                    update.addColumn(parent, column.name, made, column.doc)
+            case DropColumn(column):
+                update.deleteColumn(prefix + column.name)
+            case RenameColumn(before, after):
+                update.renameColumn(prefix + before, after)
+            case WidenColumn(column):
+                if column.type.element is None:
+                    update.updateColumn(prefix + column.name, self._type(iceberg_type(column.type)))
+                update.updateColumnDoc(prefix + column.name, column.doc)
+
+    def _type(self, type: IcebergType) -> Any:
+        schema = self._iceberg.SchemaParser.fromJson(json.dumps(one_type_schema(type)))
+        return schema.findType("x")
+
+    def _identifier(self, name: LakeName) -> Any:
+        levels = self._gateway.new_array(self._jvm.java.lang.String, 1)
+        levels[0] = name.namespace
+        namespace = self._iceberg.catalog.Namespace.of(levels)
+        return self._iceberg.catalog.TableIdentifier.of(namespace, name.name)

@@ -1,0 +1,138 @@
+"""The driver's view of the CDC stream: how far it goes, what a message says, our durable consumer.
+
+nats-py is asynchronous and Spark's driver is not: one loop runs in a thread of its own, and every
+method here waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from nats.aio.client import Client
+from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
+from nats.js.errors import APIError, KeyNotFoundError, NotFoundError
+
+from lake_consumer.batches import Mark
+from lake_consumer.errors import MessagesMissing, NatsUnreachable, StreamMissing, UndecodableMessage
+from lake_consumer.jetstream.connection import NatsOptions, connect
+from lake_consumer.jetstream.payload import body_of
+from schemas.codecs import BadPayload, codec_for, decode_entry
+from schemas.names import TableName
+from schemas.streams import CDC_STREAM, LAKE_CONSUMER, SCHEMAS_BUCKET
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamState:
+    """What the stream holds now."""
+
+    first: int
+    last: int
+    messages: int
+    bytes: int
+
+    @property
+    def mean_bytes(self) -> float:
+        return self.bytes / self.messages if self.messages else 0.0
+
+
+class CdcStream:
+    """A connection to the stream `CDC`, for the driver."""
+
+    def __init__(self, options: NatsOptions) -> None:
+        self._options = options
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="nats", daemon=True)
+        self._thread.start()
+        try:
+            self._client: Client = self._wait(connect(options))
+        except NatsUnreachable:
+            self._stop()
+            raise
+        self._js = self._client.jetstream()
+
+    def _wait(self, work: Coroutine[Any, Any, T], patience: float = 60) -> T:
+        try:
+            return asyncio.run_coroutine_threadsafe(work, self._loop).result(patience)
+        except TimeoutError as error:
+            raise NatsUnreachable(f"NATS at {self._options.shown} does not answer") from error
+
+    def close(self) -> None:
+        self._wait(self._client.close())
+        self._stop()
+
+    def _stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def state(self) -> StreamState:
+        try:
+            found = self._wait(self._js.stream_info(CDC_STREAM.name)).state
+        except NotFoundError:
+            raise StreamMissing(
+                f"NATS at {self._options.shown} has no stream {CDC_STREAM.name} yet"
+            ) from None
+        except APIError as error:
+            raise NatsUnreachable(f"JetStream refused to describe the stream: {error}") from error
+        return StreamState(
+            first=found.first_seq, last=found.last_seq, messages=found.messages, bytes=found.bytes
+        )
+
+    def look(self, sequence: int) -> Mark:
+        """Read what one message says about its transaction."""
+        try:
+            found = self._wait(self._js.get_msg(CDC_STREAM.name, seq=sequence))
+        except NotFoundError:
+            raise MessagesMissing(
+                f"stream {CDC_STREAM.name} no longer holds sequence {sequence}"
+            ) from None
+        body = self._wait(body_of(self._client, found.headers, found.data or b""))
+        try:
+            fields = codec_for(found.headers).decode(body)
+            return Mark(
+                commit_lsn=fields["commit_lsn"],
+                ordinal=fields["seq"],
+                last=fields["last"],
+                commit_ts=fields["commit_ts"],
+            )
+        except (BadPayload, KeyError) as error:
+            raise UndecodableMessage(
+                f"stream sequence {sequence} ({found.subject}): {error}"
+            ) from error
+
+    def ensure_durable(self) -> None:
+        """Make the durable consumer where it is missing; an existing one is left as it is."""
+        try:
+            self._wait(self._js.consumer_info(CDC_STREAM.name, LAKE_CONSUMER))
+        except NotFoundError:
+            config = ConsumerConfig(
+                name=LAKE_CONSUMER,
+                durable_name=LAKE_CONSUMER,
+                ack_policy=AckPolicy.ALL,
+                deliver_policy=DeliverPolicy.ALL,
+                max_ack_pending=-1,
+                description="How far the lake is; moved after each lake commit",
+            )
+            self._wait(self._js.add_consumer(CDC_STREAM.name, config))
+
+    def move_durable(self, applied: int) -> None:
+        """Show operators that everything up to `applied` is in the lake; no body is delivered."""
+        self._wait(self._js.reset_consumer(CDC_STREAM.name, LAKE_CONSUMER, seq=applied + 1))
+
+    def shape(self, table: TableName, revision: int) -> dict[str, Any] | None:
+        """A table's shape from KV `schemas`, which outlives the stream; None where it is gone."""
+        return self._wait(self._shape(table, revision))
+
+    async def _shape(self, table: TableName, revision: int) -> dict[str, Any] | None:
+        try:
+            bucket = await self._js.key_value(SCHEMAS_BUCKET.name)
+            entry = await bucket.get(table.token, revision=revision)
+        except (NotFoundError, KeyNotFoundError):
+            return None
+        return decode_entry(entry.value or b"")

@@ -1,0 +1,71 @@
+"""Which shape a change has: by table and revision, from wherever it is still known.
+
+Shapes come in the stream before the first change that needs them. One that expired there is in the
+table itself (the newest it followed) or in KV `schemas`; beyond that nobody knows it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from lake_consumer.errors import IncompatibleShape, ShapeUnknown
+from schemas.names import TableName
+from schemas.shapes import TableShape
+
+SHAPE_PROPERTY = "bridge.shape"
+REVISION_PROPERTY = "bridge.schema-revision"
+
+Fallback = Callable[[TableName, int], dict[str, Any] | None]
+
+
+class ShapeBook:
+    """Every shape seen so far."""
+
+    def __init__(self, fallback: Fallback) -> None:
+        self._fallback = fallback
+        self._known: dict[tuple[TableName, int], TableShape] = {}
+
+    def learn(self, fields: Mapping[str, Any], revision: int) -> TableShape:
+        shape = TableShape.from_map(fields)
+        self._known[shape.name, revision] = shape
+        return shape
+
+    def learn_properties(self, properties: Mapping[str, str]) -> TableShape | None:
+        """Learn the shape a lake table says it has."""
+        if SHAPE_PROPERTY not in properties:
+            return None
+        fields = json.loads(properties[SHAPE_PROPERTY])
+        return self.learn(fields, int(properties[REVISION_PROPERTY]))
+
+    def find(self, table: TableName, revision: int) -> TableShape:
+        if (table, revision) not in self._known:
+            fields = self._fallback(table, revision)
+            if fields is None:
+                raise ShapeUnknown(f"nobody knows revision {revision} of the shape of {table}")
+            self.learn(fields, revision)
+        return self._known[table, revision]
+
+    def find_all(self, table: TableName, revisions: Iterable[int]) -> dict[int, TableShape]:
+        """The shapes of several revisions, oldest first."""
+        return {revision: self.find(table, revision) for revision in sorted(revisions)}
+
+
+def shape_properties(shape: TableShape, revision: int) -> dict[str, str]:
+    fields = shape.to_map(timestamp="", lsn=0)
+    return {SHAPE_PROPERTY: json.dumps(fields), REVISION_PROPERTY: str(revision)}
+
+
+def held_revision(properties: Mapping[str, str]) -> int:
+    """The newest revision a lake table has followed; revisions only ever grow."""
+    return int(properties.get(REVISION_PROPERTY, "0"))
+
+
+def require_same_relation(before: TableShape | None, after: TableShape) -> None:
+    """Column positions identify columns only within one relation."""
+    if before is not None and before.relation_id != after.relation_id:
+        raise IncompatibleShape(
+            f"{after.name} was dropped and created anew (relation {before.relation_id} "
+            f"became {after.relation_id})"
+        )

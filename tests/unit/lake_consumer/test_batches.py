@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import pytest
+
+from lake_consumer.batches import (
+    BatchLimits,
+    Mark,
+    describe_gaps,
+    plan_batch,
+    split_range,
+)
+
+
+class Stream:
+    """Messages from sequence 1 on; counts how often somebody looks."""
+
+    def __init__(self, *transactions: int, shapes_at: frozenset[int] = frozenset()) -> None:
+        self.marks: list[Mark] = []
+        self.looks = 0
+        for number, size in enumerate(transactions, start=1):
+            for ordinal in range(size):
+                if len(self.marks) + 1 in shapes_at:
+                    self.marks.append(_mark(number, ordinal, last=False))
+                self.marks.append(_mark(number, ordinal, last=ordinal == size - 1))
+
+    def look(self, sequence: int) -> Mark:
+        self.looks += 1
+        return self.marks[sequence - 1]
+
+    def plan(self, first: int, count: int, newest: int | None = None) -> int | None:
+        batch = plan_batch(first, newest or len(self.marks), count, self.look)
+        return None if batch is None else batch.last
+
+
+def _mark(number: int, ordinal: int, *, last: bool) -> Mark:
+    return Mark(commit_lsn=number * 100, ordinal=ordinal, last=last, commit_ts="")
+
+
+def test_a_batch_ends_with_the_last_transaction_that_fits() -> None:
+    """A lake commit in the middle of a transaction would be a state the database never had."""
+    stream = Stream(2, 3, 4)
+
+    assert stream.plan(1, count=5) == 5
+    assert stream.plan(1, count=8) == 5
+    assert stream.plan(1, count=100) == 9
+
+
+def test_a_transaction_larger_than_the_limit_is_taken_whole() -> None:
+    """Cutting it is not allowed and waiting would be for ever."""
+    stream = Stream(2, 50, 3)
+
+    assert stream.plan(3, count=10) == 52
+
+
+def test_the_end_of_a_huge_transaction_is_found_by_a_few_looks() -> None:
+    """Each look is a request to the server; a bulk load has millions of messages."""
+    stream = Stream(100_000, 5)
+
+    assert stream.plan(1, count=1_000) == 100_000
+    assert stream.looks < 60
+
+
+def test_an_incomplete_transaction_is_left_for_later() -> None:
+    """The bridge may be half-way through storing it."""
+    stream = Stream(2, 10)
+
+    assert stream.plan(1, count=100, newest=7) == 2
+    assert stream.plan(3, count=100, newest=7) is None
+    assert stream.plan(3, count=2, newest=7) is None
+
+
+def test_nothing_new_is_no_batch() -> None:
+    """An idle stream must not make empty lake commits."""
+    assert Stream(2).plan(3, count=10) is None
+
+
+@pytest.mark.parametrize("count", range(1, 14))
+def test_shape_messages_inside_a_transaction_never_end_a_batch(count: int) -> None:
+    """They share the ordinal of the change behind them, so stepping by ordinals falls short."""
+    stream = Stream(3, 4, 2, shapes_at=frozenset({1, 5, 6, 11}))
+    ends = [n for n, mark in enumerate(stream.marks, start=1) if mark.last]
+
+    assert stream.plan(1, count) in ends
+
+
+def test_bytes_bound_a_batch_through_the_mean_size() -> None:
+    """Sizes are known only after reading, and memory must be bounded before."""
+    limits = BatchLimits(max_messages=1_000, max_bytes=10_000)
+
+    assert limits.messages(mean_bytes=5) == 1_000
+    assert limits.messages(mean_bytes=100) == 100
+    assert limits.messages(mean_bytes=1_000_000) == 1
+    assert limits.messages(mean_bytes=0) == 1_000
+
+
+def test_ranges_adjoin_and_cover_everything() -> None:
+    """A hole between two tasks would be a lost change."""
+    for size in (1, 2, 7, 100):
+        for parts in (1, 2, 3, 8):
+            ranges = split_range(5, 4 + size, parts)
+            covered = [n for first, last in ranges for n in range(first, last + 1)]
+            assert covered == list(range(5, 5 + size))
+
+
+def test_missing_sequences_are_named_for_a_person() -> None:
+    """Thousands of ranges would bury the message."""
+    assert describe_gaps([(5, 7), (9, 9)]) == "5-7, 9"
+    assert describe_gaps([(n, n) for n in range(7)]).endswith("and 2 more ranges")
