@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format docs clean
+.PHONY: help setup demo test chaos lint format docs clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,6 +25,9 @@ demo: setup ## Run the whole pipeline on embedded servers and prove lake and dat
 
 test: lint ## Run every test; needs nothing installed
 	@$(BIN)/python -m pytest
+
+chaos: setup ## Kill everything many times, with a transaction of 2,000,000 rows; about 20 minutes
+	@CHAOS_ROUNDS=20 CHAOS_ROWS=2000000 $(BIN)/python -m pytest tests/crash -v
 
 lint: setup ## Format check, lint, types, import directions
 	@$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet .

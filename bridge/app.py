@@ -13,7 +13,7 @@ from nats.js import JetStreamContext
 
 from bridge import VERSION
 from bridge.config import BridgeConfig, Durability
-from bridge.errors import SinkRefused
+from bridge.errors import SinkRefused, SlotLost, SourceLost
 from bridge.http.server import HttpServer
 from bridge.jetstream import control
 from bridge.jetstream.lane import Lane
@@ -24,6 +24,7 @@ from bridge.metrics import metrics_line
 from bridge.pipeline import Pipeline
 from bridge.postgres import catalog, connection
 from bridge.postgres.slot import CreateSlot, create_slot, find_slot, plan_slot
+from bridge.postgres.slotwatch import SlotWatcher
 from bridge.postgres.walstream import WalStream
 from bridge.progress import Progress
 from bridge.relations import TableFacts, shape_of
@@ -165,9 +166,10 @@ class Bridge:
                 status=self.status,
             )
             self._streaming(start_lsn, stored)
-            watcher = asyncio.create_task(self._watch(), name="watch")
-            stack.callback(watcher.cancel)
-            await pipeline.run(self._stop)
+            async with asyncio.TaskGroup() as tasks:
+                watcher = tasks.create_task(self._watch(), name="watch")
+                await pipeline.run(self._stop)
+                watcher.cancel()
 
     async def _provision(self, js: JetStreamContext) -> timedelta:
         """Make streams and buckets, and say how long an ack must age before it counts."""
@@ -238,21 +240,33 @@ class Bridge:
         )
 
     async def _watch(self) -> None:
-        """Keep an eye on the slot, over a connection of its own that may fail on its own."""
-        source = await connection.connect(self._config.postgres)
-        async with source:
-            while True:
-                found = await find_slot(source, self._config.slot)
-                if found:
-                    self.status.watch = SlotWatch(
-                        active=found.active_pid is not None,
-                        confirmed_lsn=found.confirmed_lsn or 0,
-                        lag_bytes=found.lag_bytes or 0,
-                        retained_bytes=found.retained_bytes or 0,
-                        wal_status=found.wal_status,
-                        safe_wal_size=found.safe_wal_size,
-                    )
+        """Look at the slot now and then, over a connection that may fail without harm."""
+        watcher = SlotWatcher()
+        while True:
+            try:
+                async with await connection.connect(self._config.postgres) as source:
+                    while True:
+                        await self._look(source, watcher)
+                        await asyncio.sleep(WATCH_EVERY_SECONDS)
+            except SourceLost as error:
+                _log.debug("cannot look at the slot: %s", error)
                 await asyncio.sleep(WATCH_EVERY_SECONDS)
+
+    async def _look(self, source: catalog.Connection, watcher: SlotWatcher) -> None:
+        with connection.translated(self._config.postgres):
+            found = await find_slot(source, self._config.slot)
+        if found is None:
+            raise SlotLost(f"slot {self._config.slot} was dropped while the bridge was reading it")
+        self.status.watch = SlotWatch(
+            active=found.active_pid is not None,
+            confirmed_lsn=found.confirmed_lsn or 0,
+            lag_bytes=found.lag_bytes or 0,
+            retained_bytes=found.retained_bytes or 0,
+            wal_status=found.wal_status,
+            safe_wal_size=found.safe_wal_size,
+        )
+        for warning in watcher.judge(found):
+            _log.warning(warning)
 
     async def _report(self) -> None:
         while True:

@@ -75,6 +75,23 @@ def _pack_bool(raw: bytes) -> bytes:
     return b"\xc3" if raw == b"t" else b"\xc2"
 
 
+def _pack_date(raw: bytes) -> bytes | None:
+    return b"\xaa" + raw if len(raw) == 10 else None
+
+
+def _pack_timestamp(raw: bytes) -> bytes | None:
+    # Anything but YYYY-MM-DD in front and a digit behind is infinity, BC or past the year 9999.
+    if raw[10:11] != b" " or raw[-1:] == b"C":
+        return None
+    return b"%b%bT%b" % (_STR_HEADERS[len(raw)], raw[:10], raw[11:])
+
+
+def _pack_timestamptz(raw: bytes) -> bytes | None:
+    if raw[10:11] != b" " or raw[-3:] != b"+00":
+        return None
+    return b"%b%bT%bZ" % (_STR_HEADERS[len(raw) - 2], raw[:10], raw[11:-3])
+
+
 def _pack_any(column_type: ContractType) -> Packer:
     """Read the value as the contract does, then pack it."""
     read = reader_for(column_type, "msgpack")
@@ -99,6 +116,9 @@ _PACKERS: Mapping[Kind, Packer] = {
     "text": _pack_text,
     "uuid": _pack_text,
     "time": _pack_text,
+    "date": _pack_date,
+    "timestamp": _pack_timestamp,
+    "timestamptz": _pack_timestamptz,
 }
 
 

@@ -71,6 +71,13 @@ class Sink(Protocol):
         the stream knows what it holds.
         """
 
+    async def watch(self) -> None:
+        """Raise when the connection is lost, also while there is nothing to send.
+
+        A server that comes back may have forgotten what it acknowledged last; the next session
+        finds that out.
+        """
+
 
 class Shapes(Protocol):
     """What is known of tables outside the WAL."""
@@ -131,13 +138,14 @@ class Pipeline:
             reader = tasks.create_task(self._read(), name="reader")
             confirmer = tasks.create_task(self._confirm(), name="confirmer")
             publisher = tasks.create_task(self._publish(), name="publisher")
+            lookout = tasks.create_task(self._sink.watch(), name="lookout")
             stopped = tasks.create_task(stop.wait(), name="stop")
             await asyncio.wait({reader, stopped}, return_when=asyncio.FIRST_COMPLETED)
             reader.cancel()
             self._outbox.close()
             await asyncio.wait({publisher})
-            confirmer.cancel()
-            stopped.cancel()
+            for rest in (confirmer, lookout, stopped):
+                rest.cancel()
         self._tell()
 
     async def _read(self) -> None:
@@ -242,11 +250,7 @@ class Pipeline:
         if self._announced[shape.name] == shape.fingerprint:
             return
         self._announced[shape.name] = shape.fingerprint
-        described = shape.to_map(timestamp=place.commit_ts or "", lsn=place.lsn)
-        del described["lsn"]
-        self._send(
-            ShapeChange(shape=described, table=shape.name, place=place, schema_revision=revision)
-        )
+        self._send(ShapeChange(shape=shape, place=place, schema_revision=revision))
 
     def _logical_message(self, message: Message, place: Place) -> LogicalMessage:
         # JSON has no bytes; PostgreSQL's own notation for them does.
@@ -300,7 +304,8 @@ class Pipeline:
         told_at = 0.0
         while True:
             now = time.monotonic()
-            moved = self._progress.safe_lsn(now) > self._status.confirmed_lsn
+            self._show(self._progress.safe_lsn(now))
+            moved = self._status.safe_lsn > self._status.confirmed_lsn
             if moved or now - told_at >= STATUS_EVERY_SECONDS:
                 self._tell()
                 told_at = now
@@ -309,8 +314,12 @@ class Pipeline:
     def _tell(self) -> None:
         safe = self._progress.safe_lsn(time.monotonic())
         self._source.confirm(safe)
+        self._status.confirmed_lsn = safe
+        self._show(safe)
+
+    def _show(self, safe: int) -> None:
         status = self._status
-        status.confirmed_lsn = status.safe_lsn = safe
+        status.safe_lsn = safe
         status.acked_lsn = self._progress.acked_lsn
         status.in_flight_messages = self._progress.in_flight
         status.in_flight_bytes = self._outbox.bytes_held

@@ -13,6 +13,7 @@ from typing import Any
 
 from schemas.names import TableName
 from schemas.positions import Position
+from schemas.shapes import TableShape
 from schemas.subjects import Operation, change_subject, message_id, message_subject, schema_subject
 from schemas.values import Value
 
@@ -132,24 +133,23 @@ class ShapeChange:
     announce a shape depends on what it knew before, and ordinals must depend on the WAL alone.
     """
 
-    shape: dict[str, Any]
-    table: TableName
+    shape: TableShape
     place: Place
     schema_revision: int
 
     @property
     def subject(self) -> str:
-        return schema_subject(self.table)
+        return schema_subject(self.shape.name)
 
     @property
     def msg_id(self) -> str:
-        return message_id(self.place.lsn, self.table.token, "schema")
+        return message_id(self.place.lsn, self.shape.name.token, "schema")
 
     def to_map(self) -> dict[str, Any]:
         return {
             "subject": self.subject,
             "msg_id": self.msg_id,
-            **self.shape,
+            **self.shape.to_map(timestamp=self.place.commit_ts or "", lsn=self.place.lsn),
             **self.place.to_map(),
             "schema_revision": self.schema_revision,
             "last": False,
@@ -158,16 +158,10 @@ class ShapeChange:
     @classmethod
     def from_map(cls, fields: Mapping[str, Any]) -> ShapeChange:
         return cls(
-            shape={name: fields[name] for name in SHAPE_FIELDS},
-            table=TableName(fields["schema"][: -len(fields["table"]) - 1], fields["table"]),
+            shape=TableShape.from_map(fields),
             place=Place.from_map(fields),
             schema_revision=fields["schema_revision"],
         )
-
-
-SHAPE_FIELDS = (
-    "table", "schema", "timestamp", "relation_id", "replica_identity", "fingerprint", "columns",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

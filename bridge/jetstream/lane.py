@@ -64,6 +64,7 @@ class Lane:
         self._batch: Batch | None = None
         self._on_stored: Callable[[int], None] = lambda _: None
         self._answered = asyncio.Event()
+        self._failed = asyncio.Event()
         self._listener: asyncio.Task[None] | None = None
         self._failure: BridgeError | None = None
         self.max_payload = 0
@@ -142,6 +143,12 @@ class Lane:
             self.last_sequence = batch.last_sequence or 0
             self._batch = None
 
+    async def watch(self) -> None:
+        """Wait for the connection to fail, and raise why."""
+        await self._failed.wait()
+        if self._failure is not None:
+            raise self._failure
+
     async def _progress(self) -> None:
         """Wait for the next answer; a server that says nothing at all is as good as gone."""
         self._answered.clear()
@@ -179,6 +186,7 @@ class Lane:
         if not isinstance(error, BridgeError):
             error = SinkLost(f"NATS at {self._config.where} hung up: {error}")
         self._failure = error
+        self._failed.set()
         self._answered.set()
 
     def _server_error(self, frame: ServerError) -> BridgeError:

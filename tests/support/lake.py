@@ -62,8 +62,7 @@ def make_shape(
 
 
 def announce(shape: TableShape, revision: int) -> ShapeChange:
-    fields = shape.to_map(timestamp="2025-12-08T13:45:21Z", lsn=0)
-    return ShapeChange(shape=fields, table=shape.name, place=_PLACE, schema_revision=revision)
+    return ShapeChange(shape=shape, place=_PLACE, schema_revision=revision)
 
 
 def change(

@@ -36,6 +36,7 @@ COLUMNS: list[tuple[str, int, st.SearchStrategy[str]]] = [
         1184,
         st.sampled_from(["2025-12-08 13:45:21.5+00", "-infinity", "10000-01-01 00:00:00+00"]),
     ),
+    ("local", 1114, st.datetimes().map(str) | st.sampled_from(["infinity", "0044-03-15 00:00 BC"])),
     ("raw", 17, st.binary().map(lambda raw: f"\\x{raw.hex()}")),
     ("doc", 3802, st.sampled_from(['{"a": [1, 2.5]}', "12345678901234567890", "null"])),
     ("list", 1007, st.sampled_from(["{1,NULL,3}", "{}", "[0:1]={1,2}", "{{1},{2}}"])),
@@ -57,6 +58,7 @@ PLAIN = (
     "0.5",
     "2025-01-01",
     "2025-12-08 13:45:21+00",
+    "2025-12-08 13:45:21.5",
     "\\x00",
     "1",
     "{1}",
@@ -128,4 +130,4 @@ def test_what_is_not_plain_goes_the_long_way(payload: bytes, is_hot: bool) -> No
 def test_any_bytes_are_packed_or_left_alone(data: bytes) -> None:
     """It must not die of what the decoder would name."""
     for kind in (b"I", b"U", b"D"):
-        HOT.pack(frame(kind + bytes([0, 0, 0, 9]) + b"N\0\x0b" + data), LSN, SEQ, 0, TRANSACTION)
+        HOT.pack(frame(kind + bytes([0, 0, 0, 9]) + b"N\0\x0c" + data), LSN, SEQ, 0, TRANSACTION)

@@ -94,8 +94,7 @@ CHANGES = {
 }
 
 SHAPE_CHANGE = ShapeChange(
-    shape=SHAPE.to_map(timestamp=MOMENT, lsn=PLACE.lsn),
-    table=USERS,
+    shape=SHAPE,
     place=PLACE,
     schema_revision=3,
 )

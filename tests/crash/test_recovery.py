@@ -1,0 +1,156 @@
+"""What comes after: lost tails, standbys, lost slots, stops in an outage, endless transactions."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bridge.errors import SlotLost
+from examples.embedded import EmbeddedNats, EmbeddedPostgres
+from tests.support.bridge import BridgeProcess, wait_for
+from tests.support.stream import count_messages, read_changes
+from tests.support.truth import PUBLICATION, Truth, assert_tells_the_truth, writing
+
+SLOT = "recovery"
+ROWS = int(os.environ.get("CHAOS_ROWS", "200000"))
+
+
+@pytest.fixture
+def truth(own_postgres: EmbeddedPostgres) -> Truth:
+    return Truth(own_postgres.dsn(), "truth")
+
+
+@pytest.fixture
+def environ(own_postgres: EmbeddedPostgres, nats: EmbeddedNats, truth: Truth) -> dict[str, str]:
+    del truth
+    return {**own_postgres.env(), **nats.env()}
+
+
+def flags(*more: str) -> list[str]:
+    return ["--slot", SLOT, "--pub", PUBLICATION, "--ack-timeout", "2", *more]
+
+
+@pytest.fixture
+def bridge(environ: dict[str, str], tmp_path: Path) -> Iterator[BridgeProcess]:
+    more = flags("--durability", "acked")
+    with BridgeProcess(environ, *more, log=tmp_path / "bridge.log") as process:
+        process.wait_streaming()
+        yield process
+
+
+def settle(truth: Truth, bridge: BridgeProcess) -> None:
+    """Wait until everything written so far is acknowledged by JetStream."""
+    end = truth.wal_end()
+    wait_for(lambda: _acked(bridge) >= end, f"acknowledgement up to {end}")
+
+
+def _acked(bridge: BridgeProcess) -> int:
+    high, _, low = bridge.status()["acked_lsn"].partition("/")
+    return int(high, 16) << 32 | int(low, 16)
+
+
+def test_a_tail_that_the_server_forgot_is_sent_again(
+    environ: dict[str, str], nats: EmbeddedNats, truth: Truth, tmp_path: Path
+) -> None:
+    """JetStream acknowledges before it syncs: a power loss may take what it acknowledged last."""
+    more = flags("--durability", "synced", "--sync-interval", "600")
+    with BridgeProcess(environ, *more, log=tmp_path / "bridge.log") as bridge:
+        bridge.wait_streaming()
+        with writing(truth, seed=1, writers=1):
+            time.sleep(0.5)
+        settle(truth, bridge)
+        nats.stop()
+        shutil.copytree(nats.store, tmp_path / "synced")
+        nats.start()
+        with writing(truth, seed=2, writers=1):
+            time.sleep(0.5)
+        settle(truth, bridge)
+        acknowledged = count_messages(nats.url)
+
+        nats.kill()
+        shutil.rmtree(nats.store)
+        shutil.copytree(tmp_path / "synced", nats.store)
+        nats.start()
+
+        assert count_messages(nats.url) < acknowledged, "nothing was forgotten, nothing is tested"
+        wait_for(lambda: count_messages(nats.url) >= acknowledged, "the tail")
+        settle(truth, bridge)
+
+    assert_tells_the_truth(read_changes(nats.url), truth)
+
+
+def test_a_standby_takes_over_when_the_first_one_dies(
+    bridge: BridgeProcess, environ: dict[str, str], nats: EmbeddedNats, truth: Truth, tmp_path: Path
+) -> None:
+    more = flags("--durability", "acked")
+    with BridgeProcess(environ, *more, log=tmp_path / "standby.log") as standby:
+        wait_for(lambda: standby.status()["state"] == "standby", "the second one to wait")
+        assert standby.get("/ready")[0] == 503
+        with writing(truth, seed=3):
+            time.sleep(0.5)
+            bridge.kill()
+            standby.wait_streaming()
+            time.sleep(0.5)
+        settle(truth, standby)
+
+    assert_tells_the_truth(read_changes(nats.url), truth)
+
+
+def test_a_stop_ends_even_when_nats_is_down(
+    bridge: BridgeProcess, nats: EmbeddedNats, truth: Truth
+) -> None:
+    """An orchestrator that asked once should not have to kill."""
+    with writing(truth, seed=4, writers=1):
+        time.sleep(0.3)
+        nats.kill()
+        time.sleep(0.3)
+        assert bridge.terminate() == 0
+    nats.start()
+    bridge.start()
+    bridge.wait_streaming()
+    settle(truth, bridge)
+
+    assert_tells_the_truth(read_changes(nats.url), truth)
+
+
+def test_a_lost_slot_is_recognised_and_explained(
+    bridge: BridgeProcess, own_postgres: EmbeddedPostgres, truth: Truth
+) -> None:
+    """Going on from another position would lose changes without a word."""
+    bridge.terminate()
+    own_postgres.settings["max_slot_wal_keep_size"] = "16MB"
+    own_postgres.restart()
+    with truth.connect() as connection:
+        for number in range(4):
+            connection.execute("INSERT INTO accounts (id) VALUES (%s)", [number])
+            connection.execute("SELECT pg_switch_wal()")
+        connection.execute("CHECKPOINT")
+
+    bridge.start()
+
+    assert bridge.wait() == SlotLost.exit_code
+    assert f"slot {SLOT} is lost" in bridge.said()
+    assert "max_slot_wal_keep_size" in bridge.said()
+
+
+def test_a_transaction_of_any_size_flows_through_bounded_memory(
+    bridge: BridgeProcess, nats: EmbeddedNats, truth: Truth
+) -> None:
+    with truth.connect() as connection:
+        connection.execute("ALTER TABLE accounts DISABLE TRIGGER note")
+        connection.execute(
+            "INSERT INTO accounts SELECT g, repeat('x', 100), g FROM generate_series(1, %s) g",
+            [ROWS],
+        )
+    wait_for(lambda: count_messages(nats.url) >= ROWS + 1, f"{ROWS} rows")
+
+    peak = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{bridge.process.pid}/status").read_text())
+    assert peak is not None
+    assert int(peak[1]) < 150 * 1024, "the bridge must not hold a transaction in memory"
+    settle(truth, bridge)

@@ -1,0 +1,141 @@
+"""The publish lane against a real server: order, refusals, and what is counted as stored."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import nats
+import pytest
+from nats.js import JetStreamContext
+
+from bridge.config import NatsConfig
+from bridge.errors import PublishRefused, SinkLost
+from bridge.jetstream.lane import Lane
+from bridge.jetstream.provision import stream_config
+from bridge.outbox import Outgoing
+from examples.embedded import EmbeddedNats
+from schemas.streams import CDC_STREAM
+
+SUBJECT = "cdc.t.insert"
+
+
+@pytest.fixture
+async def js(nats_alone: EmbeddedNats) -> AsyncIterator[JetStreamContext]:
+    """JetStream with a CDC stream that takes messages of up to 1,000 bytes."""
+    async with await nats.connect(nats_alone.url) as client:
+        config = stream_config(CDC_STREAM)
+        config.max_msg_size = 1_000
+        await client.jetstream().add_stream(config)
+        yield client.jetstream()
+
+
+@pytest.fixture
+def nats_alone(nats: EmbeddedNats) -> EmbeddedNats:
+    """The fixture `nats` by a name that leaves the library's to the library."""
+    return nats
+
+
+@pytest.fixture
+async def lane(nats_alone: EmbeddedNats, js: JetStreamContext) -> AsyncIterator[Lane]:
+    del js
+    opened = await open_lane(nats_alone)
+    yield opened
+    await opened.close()
+
+
+async def open_lane(server: EmbeddedNats) -> Lane:
+    return await Lane.open(NatsConfig(host="127.0.0.1", port=server.port), timedelta(seconds=5))
+
+
+def messages(first: int, last: int) -> list[Outgoing]:
+    return [Outgoing(SUBJECT, f"{n:x}-t-insert", str(n).encode()) for n in range(first, last + 1)]
+
+
+async def stored(js: JetStreamContext) -> list[int]:
+    info = await js.stream_info(CDC_STREAM.name)
+    found = [await js.get_msg(CDC_STREAM.name, n + 1) for n in range(info.state.last_seq)]
+    return [int(message.data or b"0") for message in found]
+
+
+async def send(lane: Lane, batch: list[Outgoing], *, close: bool = True) -> int:
+    """Send and count what the lane says is stored."""
+    counts: list[int] = []
+    await lane.send(batch, "application/msgpack", close=close, on_stored=counts.append)
+    return sum(counts)
+
+
+async def test_a_closed_batch_is_stored_whole_and_in_order(
+    lane: Lane, js: JetStreamContext
+) -> None:
+    assert await send(lane, messages(1, 300)) == 300
+    assert await send(lane, messages(301, 301)) == 1
+    assert await stored(js) == list(range(1, 302))
+    assert lane.last_sequence == 301
+
+
+async def test_an_open_batch_goes_on_with_the_next_messages(
+    lane: Lane, js: JetStreamContext
+) -> None:
+    await send(lane, messages(1, 10), close=False)
+    await send(lane, messages(11, 20))
+    assert await stored(js) == list(range(1, 21))
+
+
+async def test_nothing_is_stored_behind_a_message_that_was_refused(
+    lane: Lane, js: JetStreamContext
+) -> None:
+    """Else the successor would stand where its predecessor belongs, and a look-up would skip it."""
+    batch = messages(1, 10)
+    batch[4].body = bytes(2_000)
+
+    with pytest.raises(PublishRefused):
+        await send(lane, batch)
+
+    assert await stored(js) == [1, 2, 3, 4]
+    with pytest.raises(PublishRefused):
+        await send(lane, messages(11, 12))
+    assert await stored(js) == [1, 2, 3, 4], "a lane that failed sends nothing more"
+
+
+async def test_a_resend_is_stored_once(
+    lane: Lane, js: JetStreamContext, nats_alone: EmbeddedNats
+) -> None:
+    """The answer to the first try may be lost, and its messages may still be on their way."""
+    await send(lane, messages(1, 10))
+    second = await open_lane(nats_alone)
+    assert await send(second, messages(6, 15)) == 10
+    await second.close()
+    assert await stored(js) == list(range(1, 16))
+
+
+async def test_two_bridges_share_a_stream(
+    lane: Lane, js: JetStreamContext, nats_alone: EmbeddedNats
+) -> None:
+    """Each keeps its own order, whatever the other does."""
+    second = await open_lane(nats_alone)
+    await asyncio.gather(
+        *(send(who, messages(n, n + 99)) for who, n in ((lane, 1), (second, 1_001)))
+    )
+    await second.close()
+    found = await stored(js)
+    assert [n for n in found if n < 1_000] == list(range(1, 101))
+    assert [n for n in found if n > 1_000] == list(range(1_001, 1_101))
+
+
+async def test_a_missing_stream_is_no_ack(lane: Lane, js: JetStreamContext) -> None:
+    """No responders is an empty answer."""
+    await js.delete_stream(CDC_STREAM.name)
+    with pytest.raises(SinkLost, match="no stream"):
+        await send(lane, messages(1, 3))
+
+
+async def test_a_lost_connection_is_noticed_with_nothing_to_send(
+    lane: Lane, nats_alone: EmbeddedNats
+) -> None:
+    """A server that comes back may have forgotten its tail; somebody has to look."""
+    watching = asyncio.create_task(lane.watch())
+    await asyncio.to_thread(nats_alone.kill)
+    with pytest.raises(SinkLost):
+        await asyncio.wait_for(watching, 30)
