@@ -5,32 +5,37 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import AsyncExitStack
 from datetime import timedelta
 
 from nats.js import JetStreamContext
 
 from bridge import VERSION
-from bridge.config import BridgeConfig, Durability
+from bridge.config import BridgeConfig
 from bridge.errors import SinkRefused, SlotLost, SourceLost
 from bridge.http.server import HttpServer
 from bridge.jetstream import control
 from bridge.jetstream.lane import Lane
 from bridge.jetstream.oversize import OversizeStore
-from bridge.jetstream.provision import provision
+from bridge.jetstream.provision import oversize_spec, provision
 from bridge.jetstream.registry import Registry
 from bridge.metrics import metrics_line
+from bridge.options import Durability
 from bridge.pipeline import Pipeline
 from bridge.postgres import catalog, connection
 from bridge.postgres.slot import CreateSlot, create_slot, find_slot, plan_slot
 from bridge.postgres.slotwatch import SlotWatcher
 from bridge.postgres.walstream import WalStream
 from bridge.progress import Progress
-from bridge.relations import TableFacts, shape_of
+from bridge.protocol.messages import Relation
+from bridge.relations import is_settled, shape_of
+from bridge.sources import SourceId, may_take
 from bridge.status import SlotWatch, Status
 from bridge.supervisor import supervise
+from bridge.tasks import end, until_first
 from schemas.codecs import CODECS, Codec
+from schemas.events import Place
 from schemas.names import TableName
 from schemas.positions import Lsn, Position
 from schemas.shapes import TableShape
@@ -50,7 +55,9 @@ async def run(config: BridgeConfig) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     status = Status(config.slot, config.publication)
-    http = HttpServer(config.http, status, stop)
+    http = HttpServer(
+        config.http, status, stop, lambda name: control.describe_stream(config.nats, name)
+    )
     address = await http.start()
     _log.info("walbridge %s: slot %s, http on %s", VERSION, config.slot, address)
     try:
@@ -73,8 +80,7 @@ async def _until_stopped(bridge: Bridge, stop: asyncio.Event) -> None:
         if not done:
             _log.warning("gave up draining after %.0f s; the rest is sent next time",
                          SHUTDOWN_SECONDS)  # fmt: skip
-            running.cancel()
-            await asyncio.wait({running})
+            await end({running})
             return
     await running
 
@@ -87,21 +93,45 @@ async def _quietly(close: Callable[[], Awaitable[None]]) -> None:
         _log.debug("closing: %s", error)
 
 
+def _adopt_table(shape: TableShape, status: Status) -> None:
+    """Show a table that is new to this session, and say so where consumers will miss its key."""
+    if str(shape.name) in status.tables:
+        return
+    status.tables += (str(shape.name),)
+    if not shape.key:
+        _log.warning(
+            "table %s has no key: its changes are published, and no consumer can tell"
+            " which row an update or delete meant; add a primary key",
+            shape.name,
+        )
+
+
 class ShapeBook:
     """The catalog and the registry as the pipeline sees them."""
 
     def __init__(
-        self, source: catalog.Connection, registry: Registry, config: BridgeConfig
+        self,
+        source: catalog.Connection,
+        registry: Registry,
+        config: BridgeConfig,
+        status: Status,
     ) -> None:
         self._source = source
         self._registry = registry
         self._config = config
+        self._status = status
 
-    async def facts(self, relation_id: int) -> TableFacts:
+    async def shape(self, relation: Relation, place: Place) -> TableShape:
         with connection.translated(self._config.postgres):
-            return await catalog.table_facts(self._source, relation_id)
+            facts = await catalog.table_facts(self._source, relation)
+        if is_settled(relation, facts, place.xid):
+            return shape_of(relation, facts, place.xid)
+        with control.translated(self._config.nats):
+            before = await self._registry.shape_before(relation, place.lsn)
+        return shape_of(relation, facts, place.xid, before)
 
     async def register(self, shape: TableShape, lsn: int) -> int:
+        _adopt_table(shape, self._status)
         with control.translated(self._config.nats):
             return await self._registry.register(shape, lsn)
 
@@ -142,10 +172,12 @@ class Bridge:
             stack.push_async_callback(_quietly, nats.close)
             js = nats.jetstream(timeout=control.REQUEST_TIMEOUT_SECONDS)
             hold = await self._provision(js)
-            oversize = OversizeStore(nats, js)
-            registry = Registry(js, self._codec, oversize)
+            oversize = OversizeStore(nats, js, oversize_spec(config.streams))
+            with connection.translated(config.postgres):
+                ours = await catalog.source_id(source, config.slot)
+            registry = Registry(js, self._codec, oversize, str(ours))
             start_lsn = await self._slot(source)
-            tables = await self._register_tables(source, registry)
+            tables = await self._register_tables(source, registry, ours)
             lane = await Lane.open(config.nats, config.limits.ack_timeout)
             stack.push_async_callback(_quietly, lane.close)
             wal = await WalStream.open(
@@ -157,8 +189,9 @@ class Bridge:
             pipeline = Pipeline(
                 source=wal,
                 sink=lane,
-                shapes=ShapeBook(source, registry, config),
+                shapes=ShapeBook(source, registry, config, self.status),
                 oversize=oversize,
+                source_id=str(ours),
                 progress=Progress(start_lsn, hold=hold),
                 stored=stored,
                 codec=self._codec,
@@ -166,15 +199,17 @@ class Bridge:
                 status=self.status,
             )
             self._streaming(start_lsn, stored)
-            async with asyncio.TaskGroup() as tasks:
-                watcher = tasks.create_task(self._watch(), name="watch")
-                await pipeline.run(self._stop)
-                watcher.cancel()
+            watcher = asyncio.create_task(self._watch(), name="watch")
+            running = asyncio.create_task(pipeline.run(self._stop), name="pipeline")
+            try:
+                await until_first({watcher, running})
+            finally:
+                await end({watcher, running})
 
     async def _provision(self, js: JetStreamContext) -> timedelta:
         """Make streams and buckets, and say how long an ack must age before it counts."""
         with control.translated(self._config.nats):
-            cdc = await provision(js)
+            cdc = await provision(js, self._config.streams)
         durability = choose_durability(self._config.durability, cdc.num_replicas or 1)
         self.status.durability = durability
         return self._config.sync_interval if durability == "synced" else timedelta(0)
@@ -189,26 +224,26 @@ class Bridge:
         return plan.confirmed_lsn
 
     async def _register_tables(
-        self, source: catalog.Connection, registry: Registry
+        self, source: catalog.Connection, registry: Registry, ours: SourceId
     ) -> list[TableName]:
-        """Write the shape of every published table to KV."""
+        """Write the shape of every published table to KV, unless it is somebody else's."""
         config = self._config
         with connection.translated(config.postgres):
             published = await catalog.published_tables(source, config.publication)
+            # Asked behind the catalog, so no change after this position is older than the shapes.
+            seen_at = await catalog.wal_end(source)
+            live = await catalog.live_slots(source)
         shapes = [shape_of(table.relation, table.facts) for table in published]
         if not shapes:
             _log.warning("publication %s has no tables yet", config.publication)
         with control.translated(config.nats):
+            owners = await registry.owners()
             for shape in shapes:
-                await registry.register(shape, 0)
+                _demand_ours(shape.name, owners.get(shape.name), ours, live)
+                await registry.register_current(shape, seen_at)
+        self.status.tables = ()
         for shape in shapes:
-            if not shape.key:
-                _log.warning(
-                    "table %s has no key: its changes are published, and no consumer can tell"
-                    " which row an update or delete meant; add a primary key",
-                    shape.name,
-                )
-        self.status.tables = tuple(str(shape.name) for shape in shapes)
+            _adopt_table(shape, self.status)
         return [shape.name for shape in shapes]
 
     async def _stored(
@@ -272,6 +307,19 @@ class Bridge:
         while True:
             await asyncio.sleep(METRICS_EVERY_SECONDS)
             _log.info(metrics_line(self.status))
+
+
+def _demand_ours(
+    table: TableName, owner: str | None, ours: SourceId, live: Collection[str]
+) -> None:
+    if not may_take(owner, ours, live):
+        raise SinkRefused(
+            f"table {table} is already in this stream, from slot {owner} (system/database/slot),"
+            f" and this bridge reads {ours}",
+            advice="Publish a table through one slot only, or give this bridge a NATS account of"
+            " its own. If the other is gone for good, purge the stream and"
+            f" nats kv del schemas {table.token}.",
+        )
 
 
 def choose_durability(wanted: Durability, replicas: int) -> Durability:

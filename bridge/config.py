@@ -1,129 +1,18 @@
-"""Options: one row each, read once, handed down in the smallest piece a thing needs.
-
-A flag wins over its environment variable, that over `VARIABLE_FILE` (a file holding the value, for
-secrets), that over `--config file.toml`, that over the default. Help text, environment and the
-README's table all come from `OPTIONS`.
-"""
+"""Configuration: read once, handed down in the smallest piece a thing needs."""
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal
-from urllib.parse import urlsplit
+from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from bridge.errors import BadConfiguration
+from bridge.options import OPTIONS, Durability, SslMode, Values, read_values
 from schemas.values import Format
-
-Durability = Literal["auto", "acked", "synced"]
-DURABILITIES: tuple[Durability, ...] = ("auto", "acked", "synced")
-
-
-def _port(text: str) -> int:
-    number = int(text)
-    if not 0 <= number < 1 << 16:
-        raise ValueError
-    return number
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number <= 0:
-        raise ValueError
-    return number
-
-
-def _seconds(text: str) -> timedelta:
-    number = float(text)
-    if number < 0:
-        raise ValueError
-    return timedelta(seconds=number)
-
-
-def _durability(text: str) -> Durability:
-    for durability in DURABILITIES:
-        if durability == text:
-            return durability
-    raise ValueError
-
-
-def _switch(text: str) -> bool:
-    return {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}[
-        text.lower()
-    ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
-    """One setting: how it is spelled everywhere, and what it may hold."""
-
-    name: str
-    help: str
-    env: str | None = None
-    flag: str | None = None
-    default: str | None = None
-    read: Callable[[str], Any] = str
-    expects: str = "text"
-    secret: bool = False
-    is_switch: bool = False
-    required: bool = False
-
-
-OPTIONS = (
-    Option(name="slot", flag="--slot", env="BRIDGE_SLOT", required=True,
-           help="replication slot; made if it is missing"),
-    Option(name="publication", flag="--pub", env="BRIDGE_PUBLICATION", required=True,
-           help="publication to follow; it must exist"),
-    Option(name="pg_host", env="PG_HOST", default="127.0.0.1", help="PostgreSQL's host"),
-    Option(name="pg_port", env="PG_PORT", default="5432", read=_port, expects="a port",
-           help="PostgreSQL's port"),
-    Option(name="pg_database", env="PG_DB", default="postgres", help="database of the publication"),
-    Option(name="pg_user", env="POSTGRES_BRIDGE_USER", default="bridge",
-           help="role with LOGIN and REPLICATION"),
-    Option(name="pg_password", env="POSTGRES_BRIDGE_PASSWORD", secret=True,
-           help="that role's password"),
-    Option(name="pg_dsn", env="PG_DSN", secret=True,
-           help="a whole connection string; its parts win over the variables above"),
-    Option(name="nats_host", env="NATS_HOST", default="127.0.0.1", help="NATS server's host"),
-    Option(name="nats_port", env="NATS_PORT", default="4222", read=_port, expects="a port",
-           help="NATS server's port"),
-    Option(name="nats_url", env="NATS_URL", secret=True,
-           help="a whole URL (nats:// or tls://); wins over host and port"),
-    Option(name="nats_user", env="NATS_BRIDGE_USER", help="NATS user"),
-    Option(name="nats_password", env="NATS_BRIDGE_PASSWORD", secret=True, help="NATS password"),
-    Option(name="nats_token", env="NATS_TOKEN", secret=True, help="NATS token, instead of a user"),
-    Option(name="http_host", flag="--host", env="BRIDGE_HTTP_HOST", default="127.0.0.1",
-           help="address of the HTTP endpoints"),
-    Option(name="http_port", flag="--port", env="BRIDGE_HTTP_PORT", default="9090", read=_port,
-           expects="a port", help="port of the HTTP endpoints; 0 takes a free one"),
-    Option(name="http_token", env="BRIDGE_HTTP_TOKEN", secret=True,
-           help="bearer token for POST /shutdown; needed where --host is not loopback"),
-    Option(name="json", flag="--json", env="BRIDGE_JSON", default="false", read=_switch,
-           expects="true or false", is_switch=True, help="publish JSON instead of MessagePack"),
-    Option(name="durability", flag="--durability", env="BRIDGE_DURABILITY", default="auto",
-           read=_durability, expects="auto, acked or synced",
-           help="what PostgreSQL is told: what JetStream acked, or only what it has synced to disk"
-           " since; auto is acked on 3 replicas or more, else synced"),
-    Option(name="sync_interval", flag="--sync-interval", env="BRIDGE_SYNC_INTERVAL", default="120",
-           read=_seconds, expects="seconds",
-           help="nats-server's sync_interval, in seconds; how long synced waits"),
-    Option(name="max_in_flight_bytes", flag="--max-in-flight-bytes",
-           env="BRIDGE_MAX_IN_FLIGHT_BYTES", default=str(16 << 20), read=_positive,
-           expects="a positive number",
-           help="bytes read from the WAL and not yet acked before the reader waits"),
-    Option(name="ack_timeout", flag="--ack-timeout", env="BRIDGE_ACK_TIMEOUT", default="10",
-           read=_seconds, expects="seconds",
-           help="seconds to wait for JetStream's ack before connecting again"),
-    Option(name="start_timeout", flag="--start-timeout", env="BRIDGE_START_TIMEOUT", default="5",
-           read=_seconds, expects="seconds",
-           help="seconds to keep trying to reach both servers at start before giving up"),
-    Option(name="log_level", flag="--log-level", env="BRIDGE_LOG_LEVEL", default="info",
-           help="debug, info, warning or error"),
-)  # fmt: skip
-_BY_NAME = {option.name: option for option in OPTIONS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,11 +25,23 @@ class PostgresConfig:
     user: str
     password: str | None = field(repr=False, default=None)
     dsn: str | None = field(repr=False, default=None)
+    sslmode: SslMode | None = None
+    sslrootcert: str | None = None
+    sslcert: str | None = None
+    sslkey: str | None = None
 
     @property
     def where(self) -> str:
         """The address for messages to people; holds no secret."""
         return f"{self.host}:{self.port}/{self.database}"
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """A NATS user's JWT, and the seed of the key that signs for it."""
+
+    jwt: str = field(repr=False)
+    seed: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +54,10 @@ class NatsConfig:
     user: str | None = None
     password: str | None = field(repr=False, default=None)
     token: str | None = field(repr=False, default=None)
+    creds: Credentials | None = field(repr=False, default=None)
+    tls_ca: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
 
     @property
     def where(self) -> str:
@@ -162,6 +67,15 @@ class NatsConfig:
     def url(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'tls' if self.tls else 'nats'}://{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamOverrides:
+    """What an operator wants otherwise than the contract when streams and buckets are made."""
+
+    max_age: timedelta | None = None
+    max_bytes: int | None = None
+    replicas: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,6 +105,7 @@ class BridgeConfig:
     postgres: PostgresConfig
     nats: NatsConfig
     http: HttpConfig
+    streams: StreamOverrides
     limits: PublishLimits
     format: Format
     durability: Durability
@@ -203,37 +118,19 @@ def read_config(
     flags: Mapping[str, str | None], environ: Mapping[str, str], file: Path | None = None
 ) -> BridgeConfig:
     """Settle every option, or say in one sentence which one is wrong."""
-    from_file = _read_file(file) if file else {}
-    values = {
-        option.name: _settle(option, flags.get(option.name), environ, from_file)
-        for option in OPTIONS
-    }
-    nats_url = _split_nats_url(values["nats_url"]) if values["nats_url"] else {}
-    http = HttpConfig(
-        host=values["http_host"], port=values["http_port"], token=values["http_token"]
-    )
+    needed = [option.name for option in OPTIONS if option.required]
+    values = read_values(flags, environ, file, needed=needed)
     return BridgeConfig(
-        slot=_slot_name(values["slot"]),
+        slot=values["slot"],
         publication=values["publication"],
-        postgres=PostgresConfig(
-            host=values["pg_host"],
-            port=values["pg_port"],
-            database=values["pg_database"],
-            user=values["pg_user"],
-            password=values["pg_password"],
-            dsn=values["pg_dsn"],
+        postgres=postgres_config(values),
+        nats=nats_config(values),
+        http=http_config(values),
+        streams=StreamOverrides(
+            max_age=values["stream_max_age"],
+            max_bytes=values["stream_max_bytes"],
+            replicas=values["stream_replicas"],
         ),
-        nats=NatsConfig(
-            **{
-                "host": values["nats_host"],
-                "port": values["nats_port"],
-                "user": values["nats_user"],
-                "password": values["nats_password"],
-                "token": values["nats_token"],
-                **nats_url,
-            }
-        ),
-        http=http,
         limits=PublishLimits(
             max_bytes=values["max_in_flight_bytes"],
             ack_timeout=values["ack_timeout"],
@@ -246,75 +143,74 @@ def read_config(
     )
 
 
-def _settle(
-    option: Option, flag: str | None, environ: Mapping[str, str], from_file: Mapping[str, str]
-) -> Any:
-    source, text = _find(option, flag, environ, from_file)
-    if text is None:
-        if option.required:
+def postgres_config(values: Values) -> PostgresConfig:
+    return PostgresConfig(
+        host=values["pg_host"],
+        port=values["pg_port"],
+        database=values["pg_database"],
+        user=values["pg_user"],
+        password=values["pg_password"],
+        dsn=values["pg_dsn"],
+        # libpq on its own would not look at the server's name, whoever the CA signed for.
+        sslmode=values["pg_sslmode"] or ("verify-full" if values["pg_sslrootcert"] else None),
+        sslrootcert=values["pg_sslrootcert"],
+        sslcert=values["pg_sslcert"],
+        sslkey=values["pg_sslkey"],
+    )
+
+
+def nats_config(values: Values) -> NatsConfig:
+    url = _split_nats_url(values["nats_url"]) if values["nats_url"] else {}
+    settings = {
+        "host": values["nats_host"],
+        "port": values["nats_port"],
+        "user": values["nats_user"],
+        "password": values["nats_password"],
+        "token": values["nats_token"],
+        "creds": _read_creds(values["nats_creds"]) if values["nats_creds"] else None,
+        "tls_ca": values["nats_tls_ca"],
+        "tls_cert": values["nats_tls_cert"],
+        "tls_key": values["nats_tls_key"],
+        **url,
+    }
+    settings["tls"] = bool(url.get("tls") or values["nats_tls_ca"] or values["nats_tls_cert"])
+    return NatsConfig(**settings)
+
+
+def http_config(values: Values) -> HttpConfig:
+    return HttpConfig(
+        host=values["http_host"], port=values["http_port"], token=values["http_token"]
+    )
+
+
+_CREDS = re.compile(
+    r"-----BEGIN NATS USER JWT-----\s+(?P<jwt>\S+)\s+-+END NATS USER JWT-+"
+    r".*-----BEGIN USER NKEY SEED-----\s+(?P<seed>\S+)\s+-+END USER NKEY SEED-+",
+    re.DOTALL,
+)
+
+
+def _read_creds(given: str) -> Credentials:
+    """Read a NATS credentials file, given by its path or as its text."""
+    text = given
+    if "-----BEGIN" not in given:
+        try:
+            text = Path(given).read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            why = getattr(error, "strerror", None) or "it is not text"
+            # A seed pasted in here by mistake must not be shown.
+            name = given if "/" in given else "a file"
             raise BadConfiguration(
-                f"{option.flag} is missing", advice=f"Give {option.flag} or set {option.env}."
-            )
-        return None
-    try:
-        return option.read(text)
-    except (ValueError, KeyError):
-        shown = "its value" if option.secret else repr(text)
-        raise BadConfiguration(f"{source}: {shown} is not {option.expects}") from None
-
-
-def _find(
-    option: Option, flag: str | None, environ: Mapping[str, str], from_file: Mapping[str, str]
-) -> tuple[str, str | None]:
-    """Say where a value comes from, most particular source first."""
-    if flag is not None:
-        return str(option.flag), flag
-    if option.env:
-        if option.env in environ:
-            return option.env, environ[option.env]
-        if path := environ.get(f"{option.env}_FILE"):
-            return f"{option.env}_FILE", _read_secret(path, option.env)
-    if option.name in from_file:
-        return f"{option.name} in the configuration file", from_file[option.name]
-    return "default", option.default
-
-
-def _read_secret(path: str, env: str) -> str:
-    try:
-        return Path(path).read_text().rstrip("\r\n")
-    except OSError as error:
+                f"NATS_CREDS names {name}, which cannot be read: {why}",
+                advice="Mount the credentials file, or unset the variable.",
+            ) from None
+    found = _CREDS.search(text)
+    if found is None:
         raise BadConfiguration(
-            f"{env}_FILE names {path}, which cannot be read: {error.strerror}",
-            advice="Mount the secret, or unset the variable.",
-        ) from None
-
-
-def _read_file(path: Path) -> dict[str, str]:
-    try:
-        document = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise BadConfiguration(f"{path} cannot be read: {error.strerror}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise BadConfiguration(f"{path} is not TOML: {error}") from None
-    unknown = sorted(document.keys() - _BY_NAME.keys())
-    if unknown:
-        raise BadConfiguration(
-            f"{path}: unknown option {unknown[0]!r}",
-            advice=f"Known options: {', '.join(_BY_NAME)}.",
+            "NATS_CREDS holds no user JWT and nkey seed",
+            advice="Make the file with nsc: nsc generate creds --account A --name bridge.",
         )
-    return {name: str(value) for name, value in document.items()}
-
-
-def _slot_name(name: str) -> str:
-    if not name or len(name) > 63 or not set(name) <= _SLOT_CHARACTERS:
-        raise BadConfiguration(
-            f"{name!r} cannot name a slot",
-            advice="Use up to 63 lower-case letters, digits and underscores.",
-        )
-    return name
-
-
-_SLOT_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_")
+    return Credentials(found["jwt"], found["seed"])
 
 
 def _split_nats_url(url: str) -> dict[str, Any]:
@@ -331,7 +227,7 @@ def _split_nats_url(url: str) -> dict[str, Any]:
         )
     found: dict[str, Any] = {"host": parts.hostname, "port": port, "tls": parts.scheme == "tls"}
     if parts.password is not None:
-        found |= {"user": parts.username, "password": parts.password}
+        found |= {"user": unquote(parts.username or ""), "password": unquote(parts.password)}
     elif parts.username is not None:
-        found["token"] = parts.username
+        found["token"] = unquote(parts.username)
     return found

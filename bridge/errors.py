@@ -120,6 +120,13 @@ class RowTooLarge(BridgeError):
     )
 
 
+class NothingListens(BridgeError):
+    """No bridge answers at the HTTP address."""
+
+    exit_code = 12
+    advice = "Give --host and --port of a running bridge; its first log line names them."
+
+
 class PortInUse(BridgeError):
     """The HTTP address is taken."""
 

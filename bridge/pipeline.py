@@ -9,21 +9,21 @@ session begins again at the slot's confirmed position.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
 from bridge.config import PublishLimits
 from bridge.errors import MalformedWal
 from bridge.hotpath import PAYLOAD_AT, RELATION_AT, ROW_AT, HotRelation, pack_transaction
 from bridge.outbox import Outbox, Outgoing
+from bridge.ports import Oversize, Shapes, Sink, Source
 from bridge.progress import Progress
 from bridge.protocol.decoder import decode_message
 from bridge.protocol.framing import Keepalive, decode_frame
 from bridge.protocol.messages import Begin, Commit, Message, Relation, WalMessage
-from bridge.relations import Encoder, TableFacts, shape_of
+from bridge.relations import Encoder
 from bridge.status import Status
+from bridge.tasks import end, until_first
 from bridge.transactions import Assembler, Placed, RowMessage, TransactionEnd
 from schemas.codecs import Codec
 from schemas.events import Event, LogicalMessage, Place, ShapeChange
@@ -37,67 +37,6 @@ STATUS_EVERY_SECONDS = 10.0
 
 _HEADERS_AT_MOST = 1_024
 
-_log = logging.getLogger("bridge.pipeline")
-
-
-class Source(Protocol):
-    """The WAL, from the slot's confirmed position on."""
-
-    async def read(self) -> list[bytes]:
-        """Wait for replication frames and give them in order."""
-
-    def confirm(self, lsn: int) -> None:
-        """Tell PostgreSQL that everything before `lsn` is stored; repeating it is harmless."""
-
-
-class Sink(Protocol):
-    """The stream. What comes behind a message that was refused is refused too."""
-
-    max_payload: int
-
-    last_sequence: int
-
-    async def send(
-        self,
-        messages: Sequence[Outgoing],
-        content_type: str,
-        *,
-        close: bool,
-        on_stored: Callable[[int], None],
-    ) -> None:
-        """Send in order and call back as more of what was sent is stored.
-
-        Returns when more may be sent; with `close`, when everything is stored. After an error only
-        the stream knows what it holds.
-        """
-
-    async def watch(self) -> None:
-        """Raise when the connection is lost, also while there is nothing to send.
-
-        A server that comes back may have forgotten what it acknowledged last; the next session
-        finds that out.
-        """
-
-
-class Shapes(Protocol):
-    """What is known of tables outside the WAL."""
-
-    async def facts(self, relation_id: int) -> TableFacts:
-        """Say what the catalog knows."""
-
-    async def register(self, shape: TableShape, lsn: int) -> int:
-        """Make the shape its table's latest entry in KV and give the revision; idempotent."""
-
-    async def announced(self, table: TableName) -> str | None:
-        """Give the fingerprint of the last shape the stream carries."""
-
-
-class Oversize(Protocol):
-    """Where bodies go that no message can carry."""
-
-    async def put(self, name: str, body: bytes) -> None:
-        """Store a body durably; putting the same one again is harmless."""
-
 
 class Pipeline:
     """One session of one slot."""
@@ -109,6 +48,7 @@ class Pipeline:
         sink: Sink,
         shapes: Shapes,
         oversize: Oversize,
+        source_id: str,
         progress: Progress,
         stored: Position,
         codec: Codec,
@@ -119,6 +59,7 @@ class Pipeline:
         self._sink = sink
         self._shapes = shapes
         self._oversize = oversize
+        self._source_id = source_id
         self._progress = progress
         self._stored = stored
         self._codec = codec
@@ -134,18 +75,19 @@ class Pipeline:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Stream until `stop` is set, then publish and confirm every whole transaction read."""
-        async with asyncio.TaskGroup() as tasks:
-            reader = tasks.create_task(self._read(), name="reader")
-            confirmer = tasks.create_task(self._confirm(), name="confirmer")
-            publisher = tasks.create_task(self._publish(), name="publisher")
-            lookout = tasks.create_task(self._sink.watch(), name="lookout")
-            stopped = tasks.create_task(stop.wait(), name="stop")
-            await asyncio.wait({reader, stopped}, return_when=asyncio.FIRST_COMPLETED)
-            reader.cancel()
+        reader = asyncio.create_task(self._read(), name="reader")
+        publisher = asyncio.create_task(self._publish(), name="publisher")
+        confirmer = asyncio.create_task(self._confirm(), name="confirmer")
+        lookout = asyncio.create_task(self._sink.watch(), name="lookout")
+        stopped = asyncio.create_task(stop.wait(), name="stop")
+        crew = {reader, publisher, confirmer, lookout, stopped}
+        try:
+            await until_first(crew)
+            await end({reader})
             self._outbox.close()
-            await asyncio.wait({publisher})
-            for rest in (confirmer, lookout, stopped):
-                rest.cancel()
+            await until_first({publisher, confirmer, lookout})
+        finally:
+            await end(crew)
         self._tell()
 
     async def _read(self) -> None:
@@ -193,6 +135,7 @@ class Pipeline:
             if isinstance(part, TransactionEnd):
                 self._outbox.end_transaction()
                 self._progress.transaction_ended(part.end_lsn, time.monotonic())
+                self._status.last_commit_ts = self._assembler.commit_ts
             elif part.place.position <= self._stored:
                 self._status.skipped += 1
             else:
@@ -234,7 +177,7 @@ class Pipeline:
         relation = self._relations.get(message.relation_id)
         if relation is None:
             raise MalformedWal(f"a change of relation {message.relation_id}, never described")
-        shape = shape_of(relation, await self._shapes.facts(message.relation_id))
+        shape = await self._shapes.shape(relation, place)
         revision = await self._shapes.register(shape, place.lsn)
         await self._announce(shape, revision, place)
         encoder = Encoder(shape, revision, self._codec.format)
@@ -250,7 +193,9 @@ class Pipeline:
         if self._announced[shape.name] == shape.fingerprint:
             return
         self._announced[shape.name] = shape.fingerprint
-        self._send(ShapeChange(shape=shape, place=place, schema_revision=revision))
+        self._send(
+            ShapeChange(shape=shape, place=place, schema_revision=revision, source=self._source_id)
+        )
 
     def _logical_message(self, message: Message, place: Place) -> LogicalMessage:
         # JSON has no bytes; PostgreSQL's own notation for them does.
@@ -261,12 +206,12 @@ class Pipeline:
             content=content,
             transactional=message.transactional,
             place=place,
+            source=self._source_id,
         )
 
     def _send(self, event: Event) -> None:
         body = self._codec.leave_open(event.to_map())
         self._add(event.subject, event.msg_id, body)
-        self._status.last_commit_ts = event.place.commit_ts
 
     def _add(self, subject: str, msg_id: str, body: bytes) -> None:
         self._progress.sent()

@@ -1,8 +1,9 @@
 """Tables: the shape of each, and its rows as the contract writes them.
 
 A `Relation` message says what the following changes look like; the catalog adds what it leaves out
-(attnum, nullability, defaults, the primary key). A relation is encoded by an `Encoder` made for its
-shape: one reader per column, chosen once.
+(attnum, nullability, defaults, the primary key). Where the catalog has moved on since, the shape
+that was known before tells the rest. A relation is encoded by an `Encoder` made for its shape: one
+reader per column, chosen once.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from bridge.attnums import Evidence, is_later, settle
 from bridge.errors import MalformedWal
 from bridge.protocol.messages import (
     UNCHANGED,
@@ -51,9 +53,12 @@ class ColumnFacts:
     """What the catalog knows of a column and the WAL does not say."""
 
     position: int
-    data_type: str
     is_nullable: bool
     default: str | None
+    type_oid: int
+    type_modifier: int
+    written_by: int | None = None
+    """The transaction that last altered the column; None where that is long ago."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,51 +66,133 @@ class TableFacts:
     """What the catalog knows of a table; empty where the table is gone by now."""
 
     columns: Mapping[str, ColumnFacts] = field(default_factory=dict)
-    key: tuple[str, ...] = ()
+    key: tuple[int, ...] = ()
+    """The key's attnums, in key order."""
+
+    key_written_by: int | None = None
     types: Mapping[int, CatalogType] = field(default_factory=dict)
+    type_names: Mapping[tuple[int, int], str] = field(default_factory=dict)
+    """PostgreSQL's name of each type and modifier."""
+
+    highest: int = 0
+    """The highest attnum that the table has ever given out."""
 
 
-def shape_of(relation: Relation, facts: TableFacts) -> TableShape:
-    """Join what the WAL and the catalog say; where they disagree the WAL is right."""
-    key = _key_names(relation, facts)
-    columns = tuple(
-        _column(column, ordinal, key, facts) for ordinal, column in enumerate(relation.columns, 1)
+def is_settled(relation: Relation, facts: TableFacts, xid: int) -> bool:
+    """Whether the catalog still shows the table as this transaction left it."""
+    return not is_later(facts.key_written_by, xid) and all(
+        (known := facts.columns.get(column.name)) is not None
+        and _same_type(known, column)
+        and not is_later(known.written_by, xid)
+        for column in relation.columns
     )
+
+
+def shape_of(
+    relation: Relation,
+    facts: TableFacts,
+    xid: int | None = None,
+    before: TableShape | None = None,
+) -> TableShape:
+    """Join what the WAL and the catalog say; where they disagree the WAL is right.
+
+    `xid` is the transaction whose changes are to be described, None for the catalog as it is;
+    `before` is the last shape known to be older, for what the catalog knows no more.
+    """
+    earlier = {column.name: column.position for column in before.columns} if before else {}
+    known = Evidence(
+        now={name: column.position for name, column in facts.columns.items()},
+        before=earlier,
+        moved_on=frozenset(
+            name for name, column in facts.columns.items() if is_later(column.written_by, xid)
+        ),
+        highest=facts.highest,
+    )
+    positions = settle([column.name for column in relation.columns], known)
+    key = _key_positions(relation, positions, facts, xid, before)
+    at = {column.position: column for column in before.columns} if before else {}
     return TableShape(
         name=TableName(relation.schema, relation.table),
         relation_id=relation.relation_id,
         replica_identity=REPLICA_IDENTITIES[relation.replica_identity],
-        columns=columns,
+        columns=tuple(
+            _column(
+                column,
+                position=position,
+                key=key.index(position) if position in key else None,
+                facts=facts,
+                now=_fresh(facts.columns.get(column.name), position, xid),
+                before=at.get(position),
+            )
+            for column, position in zip(relation.columns, positions, strict=True)
+        ),
     )
 
 
-def _key_names(relation: Relation, facts: TableFacts) -> Sequence[str]:
-    """Give the key's columns in key order.
+def _key_positions(
+    relation: Relation,
+    positions: Sequence[int],
+    facts: TableFacts,
+    xid: int | None,
+    before: TableShape | None,
+) -> Sequence[int]:
+    """Give the key's attnums in key order.
 
     Under FULL every column is flagged, which is no key; the primary key in the catalog is. Else the
     flags are right, and the catalog only knows their order.
     """
-    names = {column.name for column in relation.columns}
-    flagged = [column.name for column in relation.columns if column.part_of_key]
+    pairs = zip(relation.columns, positions, strict=True)
+    flagged = [position for column, position in pairs if column.part_of_key]
+    keys: list[Sequence[int]] = [facts.key]
+    if before is not None:
+        older = [column.position for column in before.key]
+        is_stale = not facts.columns or is_later(facts.key_written_by, xid)
+        keys.insert(0 if is_stale else 1, older)
     if relation.replica_identity == "f" or not flagged:
-        return facts.key if set(facts.key) <= names else ()
-    return facts.key if set(facts.key) == set(flagged) else flagged
+        return keys[0] if set(keys[0]) <= set(positions) else ()
+    return next((key for key in keys if set(key) == set(flagged)), flagged)
 
 
-def _column(column: RelationColumn, ordinal: int, key: Sequence[str], facts: TableFacts) -> Column:
-    known = facts.columns.get(column.name)
+def _fresh(now: ColumnFacts | None, position: int, xid: int | None) -> ColumnFacts | None:
+    """Trust the catalog only with the same column, as it was when the change was written."""
+    is_it = now is not None and now.position == position and not is_later(now.written_by, xid)
+    return now if is_it else None
+
+
+def _column(
+    column: RelationColumn,
+    *,
+    position: int,
+    key: int | None,
+    facts: TableFacts,
+    now: ColumnFacts | None,
+    before: Column | None,
+) -> Column:
     resolved = resolve_type(column.type_oid, column.type_modifier, facts.types)
+    data_type = facts.type_names.get((column.type_oid, column.type_modifier), str(resolved))
+    if before is not None and _same_type(before, column):
+        # A type that was dropped since is unknown to the catalog, which says nothing of its values.
+        resolved, data_type = before.type, before.data_type
+    is_nullable, default = True, None
+    if now is not None:
+        is_nullable, default = now.is_nullable, now.default
+    elif before is not None:
+        is_nullable, default = before.is_nullable, before.column_default
     return Column(
         name=column.name,
-        position=known.position if known else ordinal,
-        data_type=known.data_type if known else str(resolved),
+        position=position,
+        data_type=data_type,
         type_oid=column.type_oid,
         type_modifier=column.type_modifier,
         type=resolved,
-        is_nullable=known.is_nullable if known else True,
-        column_default=known.default if known else None,
-        key=key.index(column.name) if column.name in key else None,
+        is_nullable=is_nullable,
+        column_default=default,
+        key=key,
     )
+
+
+def _same_type(known: ColumnFacts | Column, column: RelationColumn) -> bool:
+    return (known.type_oid, known.type_modifier) == (column.type_oid, column.type_modifier)
 
 
 class Encoder:
@@ -198,7 +285,7 @@ def _images(message: TransactionPart) -> Images:
         case Insert():
             return {"data": message.new}
         case Update():
-            new = _fill_unchanged(message.new, message.old)
+            new = _fill_unchanged(message.new, message.old or message.key)
             return {"data": new, "key": message.key, "old": message.old}
         case Delete():
             return {"data": message.old or message.key, "old": message.old}
@@ -206,9 +293,13 @@ def _images(message: TransactionPart) -> Images:
 
 
 def _fill_unchanged(new: TupleData, old: TupleData | None) -> TupleData:
-    """Take unchanged values from the old row, which REPLICA IDENTITY FULL sends whole."""
+    """Take unchanged values from the old row, whole under REPLICA IDENTITY FULL, else the key.
+
+    A key that is TOASTed is sent as the old key at every update, and not once more as the new one.
+    """
     if old is None or UNCHANGED not in new:
         return new
     return tuple(
-        before if value is UNCHANGED else value for value, before in zip(new, old, strict=True)
+        before if value is UNCHANGED and before is not None else value
+        for value, before in zip(new, old, strict=True)
     )

@@ -79,6 +79,7 @@ class Status:
             "tables": list(self.tables),
             "wal_messages_received": self.wal_messages,
             "events_published": self.events_published,
+            "published": dict(self.published),
             "events_skipped": self.skipped,
             "bytes_published": self.published_bytes,
             "in_flight": {"messages": self.in_flight_messages, "bytes": self.in_flight_bytes},

@@ -35,14 +35,6 @@ class Backoff:
         return min(full, self.longest.total_seconds()) * (1 - jitter / 2)
 
 
-def first_error(error: BaseException) -> BaseException:
-    """Find the error that ended a group of tasks; one with a name explains more than others."""
-    if not isinstance(error, BaseExceptionGroup):
-        return error
-    inner = [first_error(part) for part in error.exceptions]
-    return next((part for part in inner if isinstance(part, BridgeError)), inner[0])
-
-
 async def supervise(
     session: Callable[[], Awaitable[None]],
     *,
@@ -60,10 +52,8 @@ async def supervise(
         try:
             await session()
             return
-        except (BridgeError, BaseExceptionGroup) as raised:
-            error = first_error(raised)
-            if not isinstance(error, BridgeError):
-                raise
+        except BridgeError as raised:
+            error = raised
         failures = 1 if status.sessions > sessions_before else failures + 1
         status.last_error = str(error)
         if _gives_up(error, status, deadline):

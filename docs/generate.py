@@ -10,9 +10,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-import bridge.config
 import bridge.errors
+import bridge.options
 import lake_consumer.config
+from bridge.cli import COMMANDS
 from bridge.http.server import ROUTES
 from bridge.metrics import EVENTS_PUBLISHED, METRICS
 from schemas import jsonschemas
@@ -31,7 +32,7 @@ def _code(text: str | None) -> str:
     return f"`{text}`" if text else ""
 
 
-Options = tuple[bridge.config.Option, ...] | tuple[lake_consumer.config.Option, ...]
+Options = tuple[bridge.options.Option, ...] | tuple[lake_consumer.config.Option, ...]
 
 
 def _options(options: Options) -> str:
@@ -68,12 +69,21 @@ def _metrics() -> str:
     )
 
 
+def _commands() -> str:
+    return table(
+        ("Command", "What it does"), ((_code(f"bridge {c.name}"), c.help) for c in COMMANDS)
+    )
+
+
 def _endpoints() -> str:
-    return table(("Endpoint", "Answer"), ((_code(f"{r.method} {r.path}"), r.help) for r in ROUTES))
+    return table(
+        ("Endpoint", "Answer"), ((_code(f"{r.method} {r.path}{r.query}"), r.help) for r in ROUTES)
+    )
 
 
 SECTIONS: Mapping[str, Callable[[], str]] = {
-    "bridge-options": lambda: _options(bridge.config.OPTIONS),
+    "commands": _commands,
+    "bridge-options": lambda: _options(bridge.options.OPTIONS),
     "lake-options": lambda: _options(lake_consumer.config.OPTIONS),
     "endpoints": _endpoints,
     "metrics": _metrics,

@@ -53,7 +53,7 @@ class ShapeBook:
 
 
 def shape_properties(shape: TableShape, revision: int) -> dict[str, str]:
-    fields = shape.to_map(timestamp="", lsn=0)
+    fields = shape.to_map(timestamp="", lsn=0, source="")
     return {SHAPE_PROPERTY: json.dumps(fields), REVISION_PROPERTY: str(revision)}
 
 

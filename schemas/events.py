@@ -136,6 +136,7 @@ class ShapeChange:
     shape: TableShape
     place: Place
     schema_revision: int
+    source: str
 
     @property
     def subject(self) -> str:
@@ -149,7 +150,9 @@ class ShapeChange:
         return {
             "subject": self.subject,
             "msg_id": self.msg_id,
-            **self.shape.to_map(timestamp=self.place.commit_ts or "", lsn=self.place.lsn),
+            **self.shape.to_map(
+                timestamp=self.place.commit_ts or "", lsn=self.place.lsn, source=self.source
+            ),
             **self.place.to_map(),
             "schema_revision": self.schema_revision,
             "last": False,
@@ -161,6 +164,7 @@ class ShapeChange:
             shape=TableShape.from_map(fields),
             place=Place.from_map(fields),
             schema_revision=fields["schema_revision"],
+            source=fields["source"],
         )
 
 
@@ -172,6 +176,7 @@ class LogicalMessage:
     content: Value
     transactional: bool
     place: Place
+    source: str
 
     @property
     def subject(self) -> str:
@@ -187,6 +192,7 @@ class LogicalMessage:
             "msg_id": self.msg_id,
             "prefix": self.prefix,
             "transactional": self.transactional,
+            "source": self.source,
             **self.place.to_map(),
             "content": self.content,
             "last": self.place.last,
@@ -199,6 +205,7 @@ class LogicalMessage:
             content=fields["content"],
             transactional=fields["transactional"],
             place=Place.from_map(fields),
+            source=fields["source"],
         )
 
 

@@ -91,6 +91,12 @@ TABLE: JsonSchema = {"description": "PostgreSQL's name, as it is", **TEXT}
 SCHEMA: JsonSchema = {"description": "PostgreSQL's name, as it is", **TEXT}
 
 
+SOURCE: JsonSchema = {
+    "description": "whose it is: system identifier, database OID and slot, such as 7451/16384/shop",
+    **TEXT,
+}
+
+
 def _lsn(about: str) -> JsonSchema:
     return _integer(0, (1 << 64) - 1, about)
 
@@ -218,6 +224,7 @@ SHAPE: Mapping[str, JsonSchema] = {
     "replica_identity": {"enum": list(get_args(ReplicaIdentity))},
     "fingerprint": _whole("[0-9a-f]{16}", "equal for equal shapes"),
     "lsn": _lsn("from which position of the WAL on the table has this shape"),
+    "source": SOURCE,
     "columns": _list({"$ref": "#/$defs/column"}),
 }
 
@@ -247,6 +254,7 @@ MESSAGE = Payload(
         "msg_id": _whole(f"[0-9a-f]+-{LOGICAL_MESSAGES}-{NAME}"),
         "prefix": TEXT,
         "transactional": BOOLEAN,
+        "source": SOURCE,
         **PLACE,
         "commit_ts": {"description": "null outside a transaction", **_or_null(MOMENT)},
         "content": {"description": "text; MessagePack bin where it is not UTF-8"},

@@ -91,7 +91,8 @@ class TableShape:
         text = json.dumps(meaning, ensure_ascii=False, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
-    def to_map(self, *, timestamp: str, lsn: int) -> dict[str, Any]:
+    def to_map(self, *, timestamp: str, lsn: int, source: str) -> dict[str, Any]:
+        """Write the shape as seen at a time and a position of one database's WAL."""
         return {
             "table": self.name.table,
             "schema": str(self.name),
@@ -100,6 +101,7 @@ class TableShape:
             "replica_identity": self.replica_identity,
             "fingerprint": self.fingerprint,
             "lsn": lsn,
+            "source": source,
             "columns": [column.to_map() for column in self.columns],
         }
 

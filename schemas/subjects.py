@@ -30,6 +30,11 @@ def message_subject(prefix: str) -> str:
     return f"{CDC}.{LOGICAL_MESSAGES}.{escape(prefix)}"
 
 
+def message_filter() -> str:
+    """All logical messages, of every database that shares the stream."""
+    return f"{CDC}.{LOGICAL_MESSAGES}.*"
+
+
 def table_filter(table: TableName) -> str:
     """All that the CDC stream carries of one table."""
     return f"{CDC}.{table.token}.*"

@@ -23,6 +23,9 @@ SESSION_SETTINGS: Mapping[str, str] = {
     "bytea_output": "hex",
     "IntervalStyle": "postgres",
     "client_encoding": "UTF8",
+    # regclass and its kin write a name in full only where the path does not find it.
+    "search_path": "pg_catalog",
+    "quote_all_identifiers": "off",
 }
 """Settings that change what PostgreSQL renders, pinned for the stream and for COPY."""
 

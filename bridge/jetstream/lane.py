@@ -32,6 +32,13 @@ from bridge.jetstream.frames import (
     connect_frame,
     subscribe_frame,
 )
+from bridge.jetstream.identity import (
+    connect_fields,
+    refused,
+    tls_context,
+    translate_tls,
+    wants_tls,
+)
 from bridge.outbox import Outgoing
 
 CONNECT_TIMEOUT_SECONDS = 5
@@ -82,18 +89,22 @@ class Lane:
                 except BaseException:
                     writer.close()
                     raise
+        except ssl.SSLError as error:
+            raise translate_tls(error, config) from error
         except (OSError, EOFError, TimeoutError) as error:
             raise SinkLost(f"NATS at {config.where} cannot be reached: {error}") from error
         lane._listener = asyncio.create_task(lane._listen(), name="lane")
         return lane
 
     async def _introduce(self) -> None:
-        info = await self._expect(Info)
-        _demand_version(str(info.fields.get("version", "")), self._config)
-        self.max_payload = int(info.fields["max_payload"])
-        if self._config.tls or info.fields.get("tls_required"):
-            context = ssl.create_default_context()
+        greeting = (await self._expect(Info)).fields
+        _demand_version(str(greeting.get("version", "")), self._config)
+        self.max_payload = int(greeting["max_payload"])
+        if wants_tls(self._config, greeting):
+            context = tls_context(self._config)
             await self._writer.start_tls(context, server_hostname=self._config.host)
+            # Whatever else came before the handshake could be anybody's.
+            self._frames = ServerReader()
         options = {
             "verbose": False,
             "pedantic": False,
@@ -103,12 +114,9 @@ class Lane:
             "protocol": 1,
             "headers": True,
             "no_responders": True,
-            "user": self._config.user,
-            "pass": self._config.password,
-            "auth_token": self._config.token,
+            **connect_fields(self._config, greeting),
         }
-        given = {name: value for name, value in options.items() if value is not None}
-        self._writer.write(connect_frame(given) + subscribe_frame(f"{self._inbox}.>", 1) + PING)
+        self._writer.write(connect_frame(options) + subscribe_frame(f"{self._inbox}.>", 1) + PING)
         await self._expect(Pong)
 
     async def _expect(self, kind: type[Expected]) -> Expected:
@@ -140,7 +148,6 @@ class Lane:
         while not (batch.is_complete if close else batch.has_room):
             await self._progress()
         if close:
-            self.last_sequence = batch.last_sequence or 0
             self._batch = None
 
     async def watch(self) -> None:
@@ -177,7 +184,9 @@ class Lane:
                 self._writer.write(PONG)
             case Delivery():
                 if self._batch and self._batch.owns(frame):
-                    self._on_stored(self._batch.answer(frame))
+                    stored = self._batch.answer(frame)
+                    self.last_sequence = self._batch.last_sequence or self.last_sequence
+                    self._on_stored(stored)
                     self._answered.set()
             case ServerError():
                 raise self._server_error(frame)
@@ -192,7 +201,9 @@ class Lane:
     def _server_error(self, frame: ServerError) -> BridgeError:
         what = f"NATS at {self._config.where}: {frame.text}"
         lowered = frame.text.lower()
-        if "authorization" in lowered or "authentication" in lowered or "permissions" in lowered:
+        if "authorization" in lowered or "authentication" in lowered:
+            return refused(self._config, frame.text)
+        if "permissions" in lowered:
             return SinkRefused(what)
         return SinkLost(what)
 

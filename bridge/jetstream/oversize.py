@@ -15,15 +15,16 @@ from nats.js.object_store import ObjectStore
 
 from bridge.errors import BridgeError, RowTooLarge, SinkLost
 from schemas.codecs import OVERSIZE
-from schemas.streams import OVERSIZE_STORE
+from schemas.streams import ObjectStoreSpec
 
 
 class OversizeStore:
     """Puts bodies aside and finds them again."""
 
-    def __init__(self, client: Client, js: JetStreamContext) -> None:
+    def __init__(self, client: Client, js: JetStreamContext, spec: ObjectStoreSpec) -> None:
         self._client = client
         self._js = js
+        self._spec = spec
         self._store: ObjectStore | None = None
 
     async def put(self, name: str, body: bytes) -> None:
@@ -43,7 +44,7 @@ class OversizeStore:
     async def _open(self) -> ObjectStore:
         """Open the bucket, making it the first time a row needs it."""
         if self._store is None:
-            spec = OVERSIZE_STORE
+            spec = self._spec
             try:
                 self._store = await self._js.object_store(spec.name)
             except nats.js.errors.NotFoundError:
@@ -52,7 +53,7 @@ class OversizeStore:
         return self._store
 
     def _refusal(self, name: str, body: bytes, error: Exception) -> BridgeError:
-        what = f"{name} takes {len(body)} bytes, and object store {OVERSIZE_STORE.name} did not"
+        what = f"{name} takes {len(body)} bytes, and object store {self._spec.name} did not"
         # A server that forbids a subject does not answer; one that is gone is not connected.
         if self._client.is_connected:
             return RowTooLarge(f"{what} take it: {error or type(error).__name__}")

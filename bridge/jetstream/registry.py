@@ -2,52 +2,144 @@
 
 The stream itself is the authority on what was stored. After any interruption the bridge asks it for
 the last message of each of its tables, and goes on behind the furthest of them.
+
+A KV entry says since when, at the latest, its table looked so (`lsn`). When changes are read that
+are older than the catalog, the entries tell what the table looked like then.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 import nats.js.errors
 from nats.js import JetStreamContext
 from nats.js.api import RawStreamMsg
+from nats.js.kv import KeyValue
 
 from bridge.jetstream.oversize import OversizeStore
+from bridge.protocol.messages import Relation
 from schemas.codecs import BadPayload, Codec, codec_for, decode_entry
 from schemas.events import Place
 from schemas.names import TableName
 from schemas.positions import ORIGIN, Position
 from schemas.shapes import TableShape
 from schemas.streams import CDC_STREAM, SCHEMAS_BUCKET
-from schemas.subjects import schema_subject, table_filter
+from schemas.subjects import message_filter, schema_subject, table_filter
+
+_SCHEMAS_STREAM = f"KV_{SCHEMAS_BUCKET.name}"
+_SCHEMAS_PREFIX = f"$KV.{SCHEMAS_BUCKET.name}."
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeEntry:
+    """One revision of a table's entry; `source` names the slot that wrote it."""
+
+    revision: int
+    lsn: int
+    source: str
+    shape: TableShape
+
+
+def latest_at(entries: Iterable[ShapeEntry], lsn: int) -> ShapeEntry | None:
+    """Find the entry that was the latest when the WAL was there."""
+    older = [entry for entry in entries if entry.lsn <= lsn]
+    return max(older, key=lambda entry: (entry.lsn, entry.revision), default=None)
 
 
 class Registry:
-    """Reads and writes shapes, and reads the stream's end."""
+    """Reads and writes shapes, and reads the stream's end, on behalf of one slot.
 
-    def __init__(self, js: JetStreamContext, codec: Codec, oversize: OversizeStore) -> None:
+    Several bridges may share stream and bucket; `source` says which entries and messages are ours.
+    """
+
+    def __init__(
+        self, js: JetStreamContext, codec: Codec, oversize: OversizeStore, source: str
+    ) -> None:
         self._js = js
         self._codec = codec
         self._oversize = oversize
+        self.source = source
+        self._current: dict[str, ShapeEntry] = {}
+
+    async def register_current(self, shape: TableShape, lsn: int) -> None:
+        """Make the shape that the catalog has now the latest entry of its table."""
+        bucket = await self._js.key_value(SCHEMAS_BUCKET.name)
+        latest = await self._latest(bucket, shape.name.token)
+        if latest is None or not self._describes(latest, shape):
+            latest = await self._put(bucket, shape, lsn)
+        self._current[shape.name.token] = latest
 
     async def register(self, shape: TableShape, lsn: int) -> int:
-        """Make `shape` the latest entry of its table and give the entry's revision."""
+        """Give the revision of an entry for a shape that the WAL has at `lsn`; idempotent."""
         bucket = await self._js.key_value(SCHEMAS_BUCKET.name)
         token = shape.name.token
+        latest = await self._latest(bucket, token)
+        if latest is not None and self._describes(latest, shape):
+            return latest.revision
+        if latest is None or latest.lsn <= lsn or latest.source != self.source:
+            return (await self._put(bucket, shape, lsn)).revision
+        entries = await self._entries(token)
+        alike = [entry for entry in entries if self._describes(entry, shape)]
+        if known := latest_at(alike, lsn):
+            return known.revision
+        revision = (await self._put(bucket, shape, lsn)).revision
+        current = self._current.get(token)
+        if current and current.revision == latest.revision:
+            # What is current stays the latest, also if no change ever comes that would say so.
+            self._current[token] = await self._put(bucket, current.shape, current.lsn)
+        return revision
+
+    async def shape_before(self, relation: Relation, lsn: int) -> TableShape | None:
+        """Say what a relation looked like the last time that anybody looked before `lsn`."""
+        # Its entries are under its name; under any other only if it was renamed in between.
+        for keys in (TableName(relation.schema, relation.table).token, ">"):
+            ours = [
+                entry
+                for entry in await self._entries(keys)
+                if (entry.source, entry.shape.relation_id) == (self.source, relation.relation_id)
+            ]
+            if found := latest_at(ours, lsn):
+                return found.shape
+        return None
+
+    def _describes(self, entry: ShapeEntry, shape: TableShape) -> bool:
+        return (entry.source, entry.shape.fingerprint) == (self.source, shape.fingerprint)
+
+    async def _latest(self, bucket: KeyValue, token: str) -> ShapeEntry | None:
         try:
             entry = await bucket.get(token)
-            if decode_entry(entry.value or b"")["fingerprint"] == shape.fingerprint:
-                return int(entry.revision or 0)
-        except (nats.js.errors.KeyNotFoundError, BadPayload, KeyError):
-            pass  # none yet, or nothing a reader could use: the new entry mends it
-        return await bucket.put(token, self._codec.encode(self.describe(shape, lsn)))
+        except nats.js.errors.KeyNotFoundError:
+            return None
+        return _read_entry(entry.revision or 0, entry.value)
 
-    @staticmethod
-    def describe(shape: TableShape, lsn: int) -> dict[str, Any]:
+    async def _entries(self, keys: str) -> list[ShapeEntry]:
+        """Read every revision of some keys.
+
+        One by one, because nats-py's watchers now and then miss what was already there.
+        """
+        entries: list[ShapeEntry] = []
+        sequence = 0
+        while True:
+            try:
+                found = await self._js.get_msg(
+                    _SCHEMAS_STREAM, seq=sequence + 1, subject=f"{_SCHEMAS_PREFIX}{keys}", next=True
+                )
+            except nats.js.errors.NotFoundError:
+                return entries
+            sequence = found.seq or 0
+            if entry := _read_entry(sequence, found.data):
+                entries.append(entry)
+
+    async def _put(self, bucket: KeyValue, shape: TableShape, lsn: int) -> ShapeEntry:
+        body = self._codec.encode(self.describe(shape, lsn))
+        return ShapeEntry(await bucket.put(shape.name.token, body), lsn, self.source, shape)
+
+    def describe(self, shape: TableShape, lsn: int) -> dict[str, Any]:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        return shape.to_map(timestamp=now, lsn=lsn)
+        return shape.to_map(timestamp=now, lsn=lsn, source=self.source)
 
     async def announced(self, table: TableName) -> str | None:
         """Give the fingerprint of the shape that the stream's end is in."""
@@ -55,13 +147,37 @@ class Registry:
         return None if message is None else str((await self._fields(message)).get("fingerprint"))
 
     async def stored_position(self, tables: Iterable[TableName]) -> Position:
-        """Find the furthest change of these tables that the stream holds."""
+        """Find the furthest of this slot's changes and messages that the stream holds.
+
+        Besides the tables published now it asks for those that were: the WAL still holds the
+        changes of a table that was renamed, or left the publication, since.
+        """
         furthest = ORIGIN
-        for table in tables:
+        before = [table for table, owner in (await self.owners()).items() if owner == self.source]
+        for table in {*tables, *before}:
             message = await self._last(table_filter(table))
             if message is not None:
                 furthest = max(furthest, await self._position(message))
+        for subject in await self._message_subjects():
+            message = await self._last(subject)
+            if message and (await self._fields(message)).get("source") == self.source:
+                furthest = max(furthest, await self._position(message))
         return furthest
+
+    async def owners(self) -> dict[TableName, str]:
+        """Say whose every table in the bucket is."""
+        bucket = await self._js.key_value(SCHEMAS_BUCKET.name)
+        # Not bucket.keys(), a watcher that now and then misses what was already there: a table
+        # of ours that it missed would be stored twice.
+        info = await self._js.stream_info(_SCHEMAS_STREAM, subjects_filter=f"{_SCHEMAS_PREFIX}>")
+        tokens = [subject.removeprefix(_SCHEMAS_PREFIX) for subject in info.state.subjects or {}]
+        entries = [await self._latest(bucket, token) for token in tokens]
+        return {entry.shape.name: entry.source for entry in entries if entry}
+
+    async def _message_subjects(self) -> list[str]:
+        """Give the subject of every prefix that logical messages were stored under."""
+        info = await self._js.stream_info(CDC_STREAM.name, subjects_filter=message_filter())
+        return list(info.state.subjects or {})
 
     async def _last(self, subject: str) -> RawStreamMsg | None:
         # Not a direct get: those may be answered by a replica that is behind, and what it has not
@@ -80,3 +196,13 @@ class Registry:
 
     async def _fields(self, message: RawStreamMsg) -> dict[str, Any]:
         return codec_for(message.headers).decode(await self._oversize.body_of(message))
+
+
+def _read_entry(revision: int, body: bytes | None) -> ShapeEntry | None:
+    """Read an entry; one that no reader could use counts as none, and the next one mends it."""
+    try:
+        fields = decode_entry(body or b"")
+        shape = TableShape.from_map(fields)
+        return ShapeEntry(revision, fields["lsn"], fields["source"], shape)
+    except (BadPayload, KeyError, TypeError, ValueError):
+        return None

@@ -11,8 +11,11 @@ from psycopg.rows import DictRow
 from bridge.errors import SourceNotReady
 from bridge.protocol.messages import Relation, RelationColumn
 from bridge.relations import ColumnFacts, TableFacts
+from bridge.sources import SourceId
 from schemas.positions import Lsn
 from schemas.types import CatalogType, is_known
+
+GENERATED_SINCE = 180000
 
 Connection = psycopg.AsyncConnection[DictRow]
 
@@ -28,35 +31,50 @@ _PUBLISHED = """
      ORDER BY 2, 3
 """
 
+# A transaction id that seems to lie ahead was given out before the ids wrapped around.
 _COLUMNS = """
     SELECT a.attname AS name, a.attnum AS position, NOT a.attnotnull AS is_nullable,
-           format_type(a.atttypid, a.atttypmod) AS data_type, a.atttypid::bigint AS type_oid,
-           a.atttypmod AS type_modifier, pg_get_expr(d.adbin, d.adrelid) AS default
+           a.atttypid::bigint AS type_oid, a.atttypmod AS type_modifier, a.atthasdef AS has_default,
+           a.attgenerated <> '' AS is_generated,
+           CASE WHEN age(a.xmin) >= 0 THEN a.xmin::text::bigint END AS written_by
       FROM pg_attribute a
-      LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
      WHERE a.attrelid = %s::oid AND a.attnum > 0 AND NOT a.attisdropped
      ORDER BY a.attnum
 """
 
+# The only question that waits for a lock on the table, which ALTER TABLE may hold for hours.
+_DEFAULTS = """
+    SELECT adnum AS position, pg_get_expr(adbin, adrelid) AS expression
+      FROM pg_attrdef WHERE adrelid = %s::oid
+"""
+_LOCK_TIMEOUT = "SET LOCAL lock_timeout = '100ms'"
+
 # REPLICA IDENTITY USING INDEX makes that index the key; in every other case it is the primary key.
 _KEY = """
-    SELECT a.attname AS name
+    SELECT k.attnum AS position, CASE WHEN age(i.xmin) >= 0 THEN i.xmin::text::bigint END AS xid
       FROM pg_class c
       JOIN pg_index i ON i.indrelid = c.oid
        AND CASE c.relreplident WHEN 'i' THEN i.indisreplident ELSE i.indisprimary END
      CROSS JOIN LATERAL unnest(i.indkey) WITH ORDINALITY AS k(attnum, place)
-      JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.attnum
      WHERE c.oid = %s::oid AND k.place <= i.indnkeyatts
      ORDER BY k.place
 """
 
-# int2vector and oidvector are arrays by category and write their elements without braces.
+_TYPE_NAMES = """
+    SELECT t.oid::bigint AS oid, u.modifier, format_type(t.oid, u.modifier) AS name
+      FROM ROWS FROM (unnest(%s::bigint[]), unnest(%s::int[])) AS u(oid, modifier)
+      JOIN pg_type t ON t.oid = u.oid::oid
+"""
+
+_HIGHEST = "SELECT relnatts FROM pg_class WHERE oid = %s::oid"
+
+# Only an element's own array type is an array; int2vector and others have elements and no braces.
 _TYPES = """
-    SELECT oid::bigint AS oid, typname AS name, typbasetype::bigint AS base_oid,
-           typtypmod AS base_modifier, typdelim::text AS delimiter,
-           CASE WHEN typcategory = 'A' AND typname NOT IN ('int2vector', 'oidvector')
-                THEN typelem::bigint ELSE 0 END AS element_oid
-      FROM pg_type WHERE oid = ANY(%s::bigint[]::oid[])
+    SELECT t.oid::bigint AS oid, t.typname AS name, t.typbasetype::bigint AS base_oid,
+           t.typtypmod AS base_modifier, t.typdelim::text AS delimiter,
+           coalesce(e.oid, 0)::bigint AS element_oid
+      FROM pg_type t LEFT JOIN pg_type e ON e.oid = t.typelem AND e.typarray = t.oid
+     WHERE t.oid = ANY(%s::bigint[]::oid[])
 """
 
 
@@ -102,8 +120,10 @@ async def published_tables(connection: Connection, publication: str) -> list[Pub
 async def _published_table(connection: Connection, row: DictRow) -> PublishedTable:
     listed = set(row["columns"] or ())
     attributes = await _fetch_columns(connection, row["relation_id"])
+    if connection.info.server_version < GENERATED_SINCE:
+        # PostgreSQL 15 lists generated columns, and no version before 18 publishes them.
+        listed -= {column["name"] for column in attributes if column["is_generated"]}
     columns = [column for column in attributes if column["name"] in listed]
-    facts = await _facts(connection, row["relation_id"], attributes)
     relation = Relation(
         relation_id=row["relation_id"],
         schema=row["schema"],
@@ -115,32 +135,58 @@ async def _published_table(connection: Connection, row: DictRow) -> PublishedTab
             for column in columns
         ),
     )
-    return PublishedTable(relation, facts)
+    return PublishedTable(relation, await _facts(connection, relation, attributes))
 
 
-async def table_facts(connection: Connection, relation_id: int) -> TableFacts:
+async def table_facts(connection: Connection, relation: Relation) -> TableFacts:
     """Describe a table the WAL speaks of; nothing is known of one that is gone."""
-    return await _facts(connection, relation_id, await _fetch_columns(connection, relation_id))
+    return await _facts(
+        connection, relation, await _fetch_columns(connection, relation.relation_id)
+    )
 
 
 async def _fetch_columns(connection: Connection, relation_id: int) -> list[DictRow]:
     return await (await connection.execute(_COLUMNS, [relation_id])).fetchall()
 
 
-async def _facts(connection: Connection, relation_id: int, columns: list[DictRow]) -> TableFacts:
-    key = await (await connection.execute(_KEY, [relation_id])).fetchall()
+async def _fetch_defaults(connection: Connection, relation_id: int) -> dict[int, str]:
+    """Give defaults by attnum; none where the table is locked, because no value needs them."""
+    try:
+        async with connection.transaction():
+            await connection.execute(_LOCK_TIMEOUT)
+            rows = await (await connection.execute(_DEFAULTS, [relation_id])).fetchall()
+    except psycopg.errors.LockNotAvailable:
+        return {}
+    return {row["position"]: row["expression"] for row in rows}
+
+
+async def _facts(connection: Connection, relation: Relation, columns: list[DictRow]) -> TableFacts:
+    key = await (await connection.execute(_KEY, [relation.relation_id])).fetchall()
+    table = await (await connection.execute(_HIGHEST, [relation.relation_id])).fetchone()
+    # Types of the WAL's columns, not of the catalog's: a dropped column's values have one too.
+    oids = [column.type_oid for column in relation.columns]
+    modifiers = [column.type_modifier for column in relation.columns]
+    defaults: dict[int, str] = {}
+    if any(column["has_default"] for column in columns):
+        defaults = await _fetch_defaults(connection, relation.relation_id)
+    names = await (await connection.execute(_TYPE_NAMES, [oids, modifiers])).fetchall()
     return TableFacts(
         columns={
             column["name"]: ColumnFacts(
                 position=column["position"],
-                data_type=column["data_type"],
                 is_nullable=column["is_nullable"],
-                default=column["default"],
+                default=defaults.get(column["position"]),
+                type_oid=column["type_oid"],
+                type_modifier=column["type_modifier"],
+                written_by=column["written_by"],
             )
             for column in columns
         },
-        key=tuple(column["name"] for column in key),
-        types=await fetch_types(connection, (column["type_oid"] for column in columns)),
+        key=tuple(column["position"] for column in key),
+        key_written_by=key[0]["xid"] if key else None,
+        types=await fetch_types(connection, oids),
+        type_names={(row["oid"], row["modifier"]): row["name"] for row in names},
+        highest=table["relnatts"] if table else 0,
     )
 
 
@@ -161,6 +207,22 @@ async def _one(connection: Connection, query: str) -> DictRow:
     if row is None:
         raise SourceNotReady(f"PostgreSQL answered nothing to {query!r}")
     return row
+
+
+async def source_id(connection: Connection, slot: str) -> SourceId:
+    """Name this slot of this database among all others, whatever the database is called."""
+    row = await _one(
+        connection,
+        "SELECT system_identifier::text AS system, oid::bigint AS database"
+        " FROM pg_control_system(), pg_database WHERE datname = current_database()",
+    )
+    return SourceId(row["system"], row["database"], slot)
+
+
+async def live_slots(connection: Connection) -> set[str]:
+    """Name every slot of this database."""
+    query = "SELECT slot_name FROM pg_replication_slots WHERE database = current_database()"
+    return {row["slot_name"] for row in await (await connection.execute(query)).fetchall()}
 
 
 async def wal_end(connection: Connection) -> Lsn:

@@ -7,11 +7,19 @@ from contextlib import contextmanager
 from typing import Any
 
 import psycopg
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import DictRow, dict_row
 
 from bridge.config import PostgresConfig
-from bridge.errors import BridgeError, SlotBusy, SlotLost, SourceLost, SourceNotReady, SourceRefused
+from bridge.errors import (
+    BadConfiguration,
+    BridgeError,
+    SlotBusy,
+    SlotLost,
+    SourceLost,
+    SourceNotReady,
+    SourceRefused,
+)
 from schemas.values import SESSION_SETTINGS
 
 APPLICATION = "walbridge"
@@ -21,13 +29,29 @@ CONNECT_TIMEOUT_SECONDS = 10
 _REFUSALS: tuple[tuple[str, type[BridgeError], str | None], ...] = (
     ("password authentication failed", SourceRefused, None),
     ("no password supplied", SourceRefused, "Set POSTGRES_BRIDGE_PASSWORD."),
+    ("certificate verify failed", SourceRefused,
+     "Set PG_SSLROOTCERT to the CA that signed PostgreSQL's certificate."),
+    ("does not match host name", SourceRefused, "Set PG_HOST to a name in the certificate."),
+    ("does not support SSL", SourceRefused,
+     "Set ssl = on in postgresql.conf, or PG_SSLMODE to prefer."),
+    ("root certificate", BadConfiguration, "Check the file PG_SSLROOTCERT names."),
+    ("certificate file", BadConfiguration, "Check the file PG_SSLCERT names."),
+    ("private key file", BadConfiguration,
+     "Check the file PG_SSLKEY names; only its owner may read it."),
+    ("valid client certificate", SourceRefused, "Set PG_SSLCERT and PG_SSLKEY."),
+    ("certificate authentication failed", SourceRefused,
+     "Set PG_SSLCERT to a certificate whose common name is the role, or map it in pg_ident.conf."),
+    ("certificate required", SourceRefused, "Set PG_SSLCERT and PG_SSLKEY."),
+    ("unknown ca", SourceRefused, "Set PG_SSLCERT to a certificate that ssl_ca_file vouches for."),
+    ("no encryption", SourceRefused,
+     "Set PG_SSLMODE to verify-full and PG_SSLROOTCERT, or add a line to pg_hba.conf."),
     ("pg_hba.conf", SourceRefused, "Add a line for the role and database to pg_hba.conf."),
     ("is not permitted to log in", SourceRefused, "ALTER ROLE ... LOGIN, or run init.sh."),
     ("must be superuser or replication role", SourceRefused, "ALTER ROLE ... REPLICATION."),
     ("permission denied to start WAL sender", SourceRefused, "ALTER ROLE ... REPLICATION."),
     ("does not exist", SourceNotReady, "Check PG_DB and POSTGRES_BRIDGE_USER, or run init.sh."),
     ("number of requested standby connections", SourceNotReady, "Raise max_wal_senders."),
-)
+)  # fmt: skip
 
 _SQLSTATES: dict[str, type[BridgeError]] = {
     "28P01": SourceRefused,
@@ -50,19 +74,39 @@ def conninfo(config: PostgresConfig, **extra: Any) -> str:
         "dbname": config.database,
         "user": config.user,
         "password": config.password,
+        "sslmode": config.sslmode,
+        "sslrootcert": config.sslrootcert,
+        "sslcert": config.sslcert,
+        "sslkey": config.sslkey,
         "connect_timeout": CONNECT_TIMEOUT_SECONDS,
         "keepalives_idle": 30,
+        **_split_dsn(config),
     }
-    if config.dsn:
-        parts = dict(psycopg.conninfo.conninfo_to_dict(config.dsn))
-    return make_conninfo(
-        "",
-        **{k: v for k, v in parts.items() if v is not None},
-        **extra,
-        options=options,
-        client_encoding=encoding,
-        application_name=APPLICATION,
-    )
+    # PG_DSN may have options of its own; the later ones win, so what is pinned stays pinned.
+    pinned = {"options": f"{parts.pop('options', '')} {options}", "client_encoding": encoding}
+    parts = {"application_name": APPLICATION, **parts, **extra, **pinned}
+    return make_conninfo("", **{k: v for k, v in parts.items() if v is not None})
+
+
+def _split_dsn(config: PostgresConfig) -> dict[str, Any]:
+    try:
+        return dict(conninfo_to_dict(config.dsn or ""))
+    except psycopg.ProgrammingError:
+        # libpq quotes what it cannot read, and that may be the password.
+        raise BadConfiguration(
+            "PG_DSN is not a connection string",
+            advice="Write postgresql://user:password@host:port/database, percent-encoded,"
+            " or key=value pairs.",
+        ) from None
+
+
+def where(config: PostgresConfig) -> str:
+    """Give the address for messages to people; it holds no secret."""
+    if not config.dsn:
+        return config.where
+    given = _split_dsn(config)
+    host, port = given.get("host", config.host), given.get("port", config.port)
+    return f"{host}:{port}/{given.get('dbname', config.database)}"
 
 
 async def connect(config: PostgresConfig) -> psycopg.AsyncConnection[DictRow]:
@@ -85,7 +129,7 @@ def translated(config: PostgresConfig) -> Iterator[None]:
 def translate(error: psycopg.Error, config: PostgresConfig) -> BridgeError:
     """Say what an error of the server or of libpq means for the bridge."""
     text = " ".join(str(error).split()) or type(error).__name__
-    what = f"PostgreSQL at {config.where}: {text}"
+    what = f"PostgreSQL at {where(config)}: {text}"
     if "can no longer get changes from replication slot" in text or "invalidated" in text:
         return SlotLost(what)
     if kind := _SQLSTATES.get(error.sqlstate or ""):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 
 import psycopg
 from psycopg.rows import DictRow
 
-from bridge.errors import SlotLost, SourceNotReady
+from bridge.errors import SlotBusy, SlotLost, SourceNotReady
 from schemas.positions import Lsn
 
 PLUGIN = "pgoutput"
@@ -27,6 +28,11 @@ _CREATE = "SELECT lsn::text AS lsn FROM pg_create_logical_replication_slot(%s, %
 _CREATE_WITH_FAILOVER = (
     "SELECT lsn::text AS lsn FROM pg_create_logical_replication_slot(%s, %s, failover => true)"
 )
+
+
+# The reader may take a moment to go once it was told to.
+_TRIES = 50
+_TRY_EVERY_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,3 +108,39 @@ async def create_slot(connection: psycopg.AsyncConnection[DictRow], name: str) -
     if row is None:
         raise SourceNotReady(f"PostgreSQL made no slot {name}")
     return Lsn.parse(row["lsn"])
+
+
+def plan_drop(name: str, found: Slot | None, *, force: bool) -> Slot:
+    """Decide that a slot may be dropped, or say why not."""
+    if found is None:
+        raise SourceNotReady(
+            f"there is no slot {name}",
+            advice="SELECT slot_name FROM pg_replication_slots lists those there are.",
+        )
+    if found.plugin != PLUGIN or not found.in_this_database:
+        raise SourceNotReady(
+            f"slot {name} belongs to plugin {found.plugin} in database {found.database}",
+            advice="It is not a bridge's; drop it where it was made.",
+        )
+    if found.active_pid and not force:
+        raise SlotBusy(
+            f"slot {name} is being read by process {found.active_pid}",
+            advice="Stop the bridge that reads it, or end its session with --force.",
+        )
+    return found
+
+
+async def drop_slot(connection: psycopg.AsyncConnection[DictRow], slot: Slot) -> None:
+    """Drop a slot, ending the session that reads it where there is one."""
+    for _ in range(_TRIES):
+        await connection.execute(
+            "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots"
+            " WHERE slot_name = %s AND active_pid IS NOT NULL",
+            [slot.name],
+        )
+        try:
+            await connection.execute("SELECT pg_drop_replication_slot(%s)", [slot.name])
+            return
+        except psycopg.errors.ObjectInUse:
+            await asyncio.sleep(_TRY_EVERY_SECONDS)
+    raise SlotBusy(f"slot {slot.name} is taken again and again", advice="Stop the bridge first.")

@@ -15,7 +15,7 @@ from psycopg.pq import ExecStatus
 
 from bridge.config import PostgresConfig
 from bridge.errors import SourceLost
-from bridge.postgres.connection import conninfo, translate, translated
+from bridge.postgres.connection import conninfo, translate, translated, where
 from bridge.protocol.framing import encode_status
 from schemas.events import POSTGRES_EPOCH
 
@@ -102,7 +102,7 @@ class WalStream:
         result = self._pg.get_result()
         text = result.get_error_message() if result else ""
         if not text:
-            return SourceLost(f"PostgreSQL at {self._config.where} ended the stream")
+            return SourceLost(f"PostgreSQL at {where(self._config)} ended the stream")
         return translate(psycopg.OperationalError(text), self._config)
 
     def confirm(self, lsn: int) -> None:

@@ -49,7 +49,10 @@ class Stage:
         """Wait until PostgreSQL knows that all of its history is stored, by a bridge that lives."""
         assert self.bridge.process.poll() is None, self.bridge.said()[-3000:]
         end = self.truth.wal_end()
-        wait_for(lambda: self.truth.confirmed(SLOT) >= end, f"the slot to reach {end}")
+        try:
+            wait_for(lambda: self.truth.confirmed(SLOT) >= end, f"the slot to reach {end}")
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.bridge.said()[-6000:]}") from None
 
     def edit_stream(self, **settings: object) -> None:
         asyncio.run(_edit_stream(self.nats.url, **settings))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import shutil
@@ -10,11 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from nats import connect as nats_connect
 
 from bridge.errors import SlotLost
 from examples.embedded import EmbeddedNats, EmbeddedPostgres
+from schemas.streams import CDC_STREAM
 from tests.support.bridge import BridgeProcess, wait_for
-from tests.support.stream import count_messages, read_changes
+from tests.support.stream import count_messages, read_changes, read_stream
 from tests.support.truth import PUBLICATION, Truth, assert_tells_the_truth, writing
 
 SLOT = "recovery"
@@ -154,3 +157,50 @@ def test_a_transaction_of_any_size_flows_through_bounded_memory(
     assert peak is not None
     assert int(peak[1]) < 150 * 1024, "the bridge must not hold a transaction in memory"
     settle(truth, bridge)
+
+
+def test_messages_and_tables_that_left_the_publication_are_not_stored_twice(
+    environ: dict[str, str], nats: EmbeddedNats, truth: Truth, tmp_path: Path
+) -> None:
+    """The stream may end with a logical message, or a change of a table nobody publishes now."""
+    more = flags("--durability", "synced", "--sync-interval", "600")
+    with BridgeProcess(environ, *more, log=tmp_path / "bridge.log") as bridge:
+        bridge.wait_streaming()
+        with truth.connect() as connection:
+            connection.execute("INSERT INTO accounts (id) VALUES (1)")
+            connection.execute("INSERT INTO sales.orders VALUES ('eu', 1)")
+            connection.execute("SELECT pg_logical_emit_message(true, 'app', 'one')")
+            connection.execute("SELECT pg_logical_emit_message(false, 'app', 'two')")
+        settle(truth, bridge)
+        bridge.kill()
+        with truth.connect() as connection:
+            connection.execute(f"ALTER PUBLICATION {PUBLICATION} DROP TABLE sales.orders")
+            connection.execute("ALTER TABLE accounts RENAME TO people")
+        before = read_stream(nats.url)
+        forget_message_ids(nats)
+
+        bridge.start()
+        bridge.wait_streaming()
+        with truth.connect() as connection:
+            connection.execute("INSERT INTO people (id) VALUES (2)")
+        settle(truth, bridge)
+
+    assert [m.fields["msg_id"] for m in read_stream(nats.url)[: len(before)]] == [
+        m.fields["msg_id"] for m in before
+    ]
+    after = [m.subject for m in read_stream(nats.url)[len(before) :]]
+    assert after == ["cdc.people.schema", "cdc.people.insert"]
+
+
+def forget_message_ids(server: EmbeddedNats) -> None:
+    """Let an outage outlast the duplicate window."""
+    asyncio.run(_shorten_duplicate_window(server.url))
+
+
+async def _shorten_duplicate_window(url: str) -> None:
+    async with await nats_connect(url) as client:
+        js = client.jetstream()
+        config = (await js.stream_info(CDC_STREAM.name)).config
+        config.duplicate_window = 0.1
+        await js.update_stream(config)
+        await asyncio.sleep(0.5)

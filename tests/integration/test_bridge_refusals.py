@@ -147,3 +147,20 @@ def test_an_open_address_needs_a_token(tmp_path: Path, environ: dict[str, str]) 
 
 def test_missing_flags_are_named(tmp_path: Path, environ: dict[str, str]) -> None:
     assert "--slot is missing" in refusal(tmp_path, environ, BadConfiguration, "--pub", "pub")
+
+
+def test_a_table_of_another_slot_is_left_to_it(
+    tmp_path: Path, postgres: EmbeddedPostgres, database: str, nats: EmbeddedNats,
+    connection: Connection,
+) -> None:  # fmt: skip
+    """Two slots are at two positions; each would take the other's changes for its own."""
+    connection.execute("CREATE TABLE users (id int PRIMARY KEY)")
+    connection.execute("CREATE PUBLICATION pub FOR TABLE users")
+    environ = {**postgres.env(database), **nats.env()}
+    first = ("--slot", f"first_{database}", "--pub", "pub")
+    with BridgeProcess(environ, *first, log=tmp_path / "first.log") as process:
+        process.wait_streaming()
+        second = ("--slot", f"second_{database}", "--pub", "pub")
+        said = refusal(tmp_path, environ, SinkRefused, *second)
+    assert f"first_{database}" in said
+    assert "nats kv del schemas users" in said

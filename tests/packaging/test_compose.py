@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bridge.config import OPTIONS
+from bridge.options import OPTIONS
 from tests.packaging import ROOT, compose
 
 SERVICES: dict[str, Any] = compose.load(compose.example_env())["services"]

@@ -7,10 +7,9 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 from hypothesis import settings
-from psycopg import sql
 
 from examples.embedded import EmbeddedPostgres
-from tests.property.oracle import MORE_TYPES, ODD_DEFAULTS, Oracle
+from tests.property.oracle import Oracle, make_odd
 
 settings.register_profile("steady", deadline=None, derandomize=True, database=None)
 settings.load_profile("steady")
@@ -20,14 +19,7 @@ settings.load_profile("steady")
 def oracle(postgres: EmbeddedPostgres) -> Iterator[Oracle]:
     database = postgres.create_database("values_oracle")
     with psycopg.connect(postgres.dsn(database), autocommit=True) as connection:
-        for statement in MORE_TYPES:
-            connection.execute(statement)
-        for name, value in ODD_DEFAULTS.items():
-            connection.execute(
-                sql.SQL("ALTER DATABASE values_oracle SET {} = {}").format(
-                    sql.Identifier(name), sql.SQL(value if "," in value else f"'{value}'")
-                )
-            )
+        make_odd(connection)
     with psycopg.connect(postgres.dsn(database), autocommit=True) as connection:
         yield Oracle(connection)
     postgres.drop_database(database)

@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Sequence
+from decimal import Decimal
 from typing import Any, LiteralString
 
 import psycopg
 import pytest
-from psycopg.sql import SQL
+from psycopg.sql import SQL, Identifier
 
 from schemas.types import CatalogType, ContractType, is_known, resolve_type
 from schemas.values import SESSION_SETTINGS, Value
@@ -27,6 +28,7 @@ ODD_DEFAULTS: dict[str, str] = {
     "bytea_output": "escape",
     "IntervalStyle": "sql_standard",
     "client_encoding": "UTF8",
+    "quote_all_identifiers": "on",
 }
 
 MORE_TYPES: tuple[LiteralString, ...] = (
@@ -51,6 +53,20 @@ _TYPE = """
 """
 
 
+def make_odd(connection: Connection) -> None:
+    """Give a database the types to try, and settings that its next sessions must not keep."""
+    for statement in MORE_TYPES:
+        connection.execute(statement)
+    for name, value in ODD_DEFAULTS.items():
+        connection.execute(
+            SQL("ALTER DATABASE {} SET {} = {}").format(
+                Identifier(connection.info.dbname),
+                Identifier(name),
+                SQL(value if "," in value else f"'{value}'"),
+            )
+        )
+
+
 class Oracle:
     """One session under `SESSION_SETTINGS`, asked in batches."""
 
@@ -59,11 +75,21 @@ class Oracle:
         self._types: dict[str, ContractType] = {}
         for name, value in SESSION_SETTINGS.items():
             connection.execute("SELECT set_config(%s, %s, false)", [name, value])
+        self._own = {
+            name
+            for (name,) in connection.execute(
+                "SELECT typname FROM pg_type WHERE typnamespace = 'public'::regnamespace"
+            )
+        }
+
+    def _named(self, type_name: str) -> str:
+        """Name a type in full where it is ours: the pinned search path finds built-in ones only."""
+        return f"public.{type_name}" if type_name.removesuffix("[]") in self._own else type_name
 
     def type_of(self, type_name: str) -> ContractType:
         """Resolve a type as a column has it: by OID, modifier and catalog."""
         if type_name not in self._types:
-            self._connection.execute(SQL(f"CREATE TEMP TABLE probe (v {type_name})"))
+            self._connection.execute(SQL(f"CREATE TEMP TABLE probe (v {self._named(type_name)})"))
             oid, modifier = self._one(
                 "SELECT atttypid::bigint, atttypmod FROM pg_attribute"
                 " WHERE attrelid = 'probe'::regclass AND attname = 'v'"
@@ -74,7 +100,8 @@ class Oracle:
 
     def render(self, type_name: str, inputs: Sequence[str]) -> list[str]:
         """Give each input as PostgreSQL's output function writes it: what CDC and COPY carry."""
-        query = f"SELECT i::{type_name} FROM unnest(%s::text[]) WITH ORDINALITY u(i, n) ORDER BY n"
+        cast = f"i::{self._named(type_name)}"
+        query = f"SELECT {cast} FROM unnest(%s::text[]) WITH ORDINALITY u(i, n) ORDER BY n"
         try:
             result = self._connection.execute(SQL(query), [list(inputs)]).pgresult
         except psycopg.errors.FeatureNotSupported:
@@ -86,10 +113,11 @@ class Oracle:
 
     def differing(self, type_name: str, ours: Sequence[str], texts: Sequence[str]) -> list[int]:
         """Say at which places two texts of a type are not the same value by its own `=`."""
+        named = self._named(type_name)
         rows = self._connection.execute(
             SQL(
                 "SELECT n::int - 1 FROM ROWS FROM (unnest(%s::text[]), unnest(%s::text[]))"
-                f" WITH ORDINALITY u(a, b, n) WHERE a::{type_name} IS DISTINCT FROM b::{type_name}"
+                f" WITH ORDINALITY u(a, b, n) WHERE a::{named} IS DISTINCT FROM b::{named}"
             ),
             [list(ours), list(texts)],
         )
@@ -97,7 +125,16 @@ class Oracle:
 
     def to_json(self, type_name: str, text: str) -> str:
         """Write an array of documents as one document, member by member as they are."""
-        return str(self._one(f"SELECT to_json(%s::{type_name})::text", [text])[0])
+        return str(self._one(f"SELECT to_json(%s::{self._named(type_name)})::text", [text])[0])
+
+    def built_in_types(self) -> set[str]:
+        """Name every built-in type that a column may have, arrays aside."""
+        rows = self._connection.execute(
+            "SELECT typname FROM pg_type t"
+            " WHERE typnamespace = 'pg_catalog'::regnamespace AND typtype IN ('b', 'r', 'm')"
+            " AND NOT EXISTS (SELECT FROM pg_type e WHERE e.typarray = t.oid)"
+        )
+        return {str(name) for (name,) in rows}
 
     def _catalog(self, oid: int) -> dict[int, CatalogType]:
         if is_known(oid):
@@ -145,3 +182,37 @@ def array_literal(
         return '"' + write(item).replace("\\", "\\\\").replace('"', '\\"') + '"'
 
     return "{" + delimiter.join(one(item) for item in items) + "}"
+
+
+def to_postgres_or_text(value: Value, travels_as_text: bool, column_type: ContractType) -> str:
+    """Write a value of the wire as PostgreSQL's input, if it is not that already."""
+    return value if travels_as_text else to_postgres(value, column_type)
+
+
+def assert_same(oracle: Oracle, type_name: str, ours: Sequence[str], texts: Sequence[str]) -> None:
+    """Let PostgreSQL say that what came back is what it wrote."""
+    column_type = oracle.type_of(type_name)
+    if (column_type.element or column_type).kind == "json":
+        _assert_same_json(oracle, type_name, ours, texts)
+    else:
+        assert oracle.render(type_name, ours) == texts, type_name
+
+
+def _assert_same_json(
+    oracle: Oracle, type_name: str, ours: Sequence[str], texts: Sequence[str]
+) -> None:
+    """Compare documents: digits and members count, spaces and the scale of a number do not."""
+    changed = [at for at, (our, text) in enumerate(zip(ours, texts, strict=True)) if our != text]
+    pairs = [(ours[at], texts[at]) for at in changed]
+    as_jsonb = type_name.replace("json[]", "jsonb[]") if type_name.endswith("[]") else "jsonb"
+    # Only type json holds \u0000; what jsonb refuses is compared here, with every digit.
+    judged = [pair for pair in pairs if "\\u0000" not in pair[1]]
+    refused = [pair for pair in pairs if "\\u0000" in pair[1]]
+
+    assert not oracle.differing(as_jsonb, [o for o, _ in judged], [t for _, t in judged])
+    for our, text in refused:
+        assert _exact(oracle.to_json(type_name, our)) == _exact(oracle.to_json(type_name, text))
+
+
+def _exact(document: str) -> Any:
+    return json.loads(document, parse_float=Decimal, parse_int=Decimal)

@@ -62,7 +62,7 @@ def make_shape(
 
 
 def announce(shape: TableShape, revision: int) -> ShapeChange:
-    return ShapeChange(shape=shape, place=_PLACE, schema_revision=revision)
+    return ShapeChange(shape=shape, place=_PLACE, schema_revision=revision, source="7/1")
 
 
 def change(
@@ -80,7 +80,9 @@ def change(
 
 
 def logical_message(prefix: str) -> LogicalMessage:
-    return LogicalMessage(prefix=prefix, content="x", transactional=True, place=_PLACE)
+    return LogicalMessage(
+        prefix=prefix, content="x", transactional=True, place=_PLACE, source="7/1"
+    )
 
 
 @dataclass

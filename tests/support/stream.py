@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,10 +75,17 @@ async def _read_stream(url: str, stream: str) -> list[StoredMessage]:
 
 
 async def _read_shapes(url: str) -> dict[str, list[tuple[int, dict[str, Any]]]]:
+    # Not by a watcher: nats-py's now and then miss what is already there.
+    found: dict[str, list[tuple[int, dict[str, Any]]]] = defaultdict(list)
+    prefix = f"$KV.{SCHEMAS_BUCKET.name}."
     async with await nats.connect(url) as client:
-        bucket = await client.jetstream().key_value(SCHEMAS_BUCKET.name)
-        found = {}
-        for key in await bucket.keys():
-            entries = await bucket.history(key)
-            found[key] = [(e.revision or 0, decode_entry(e.value or b"")) for e in entries]
-        return found
+        js = client.jetstream()
+        stream = f"KV_{SCHEMAS_BUCKET.name}"
+        last = (await js.stream_info(stream)).state.last_seq
+        revision = 0
+        while revision < last:
+            entry = await js.get_msg(stream, seq=revision + 1, subject=f"{prefix}>", next=True)
+            revision = entry.seq or last
+            key = str(entry.subject).removeprefix(prefix)
+            found[key].append((revision, decode_entry(entry.data or b"")))
+    return dict(found)

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from bridge.cli import build_parser, configure
-from bridge.config import OPTIONS, BridgeConfig, read_config
+from bridge.cli import COMMANDS, build_parser, configure, main
+from bridge.config import BridgeConfig, StreamOverrides, read_config
 from bridge.errors import BadConfiguration
+from bridge.options import OPTIONS, read_values
 
 NEEDED = ["--slot", "s", "--pub", "p"]
+CREDS = """\
+-----BEGIN NATS USER JWT-----
+{jwt}
+------END NATS USER JWT------
+
+************************* IMPORTANT *************************
+-----BEGIN USER NKEY SEED-----
+{seed}
+------END USER NKEY SEED------
+"""
 
 
 def config(*flags: str, **environ: str) -> BridgeConfig:
@@ -41,6 +53,7 @@ def test_no_secret_shows_in_a_representation() -> None:
     settled = config(
         POSTGRES_BRIDGE_PASSWORD="s3cret", NATS_BRIDGE_PASSWORD="s3cret", NATS_TOKEN="s3cret",
         BRIDGE_HTTP_TOKEN="s3cret", PG_DSN="postgresql://u:s3cret@h/d",
+        NATS_CREDS=CREDS.format(jwt="s3cret", seed="s3cret"),
     )  # fmt: skip
     assert "s3cret" not in repr(settled)
 
@@ -57,6 +70,61 @@ def test_a_nats_url_says_everything_about_the_server() -> None:
     )  # fmt: skip
 
 
+def test_what_is_encoded_in_a_url_is_decoded() -> None:
+    nats = config(NATS_URL="nats://u%40x:p%2Fq@example.test").nats
+    assert (nats.user, nats.password, nats.port, nats.tls) == ("u@x", "p/q", 4222, False)
+    assert config(NATS_URL="nats://t%2F@example.test").nats.token == "t/"
+
+
+def test_a_ca_for_nats_demands_tls() -> None:
+    assert config(NATS_TLS_CA="ca.pem").nats.tls
+    assert config(NATS_URL="nats://h", NATS_TLS_CERT="me.pem").nats.tls
+    assert not config().nats.tls
+
+
+def test_a_ca_for_postgresql_checks_the_servers_name_as_well() -> None:
+    assert config(PG_SSLROOTCERT="ca.pem").postgres.sslmode == "verify-full"
+    assert config(PG_SSLROOTCERT="ca.pem", PG_SSLMODE="verify-ca").postgres.sslmode == "verify-ca"
+    assert config().postgres.sslmode is None
+
+
+def test_credentials_come_by_path_and_as_text(tmp_path: Path) -> None:
+    file = tmp_path / "bridge.creds"
+    file.write_text(CREDS.format(jwt="j.w.t", seed="SUSEED"))
+    by_path = config(NATS_CREDS=str(file)).nats.creds
+    as_text = config(NATS_CREDS_FILE=str(file)).nats.creds
+    assert by_path == as_text
+    assert by_path
+    assert (by_path.jwt, by_path.seed) == ("j.w.t", "SUSEED")
+
+
+def test_a_seed_in_the_wrong_place_is_not_shown() -> None:
+    with pytest.raises(BadConfiguration, match="NATS_CREDS") as raised:
+        config(NATS_CREDS="SUS3CRET")
+    assert "SUS3CRET" not in str(raised.value)
+
+
+def test_an_empty_variable_is_not_set() -> None:
+    settled = config(NATS_TOKEN="", PG_SSLMODE="", NATS_PORT="", NATS_CREDS="")
+    assert (settled.nats.token, settled.nats.port, settled.nats.creds) == (None, 4222, None)
+
+
+@pytest.mark.parametrize(
+    ("flags", "wishes"),
+    [
+        ([], StreamOverrides()),
+        (["--stream-max-age", "7d"], StreamOverrides(max_age=timedelta(days=7))),
+        (["--stream-max-age", "90"], StreamOverrides(max_age=timedelta(seconds=90))),
+        (["--stream-max-age", "0"], StreamOverrides(max_age=timedelta(0))),
+        (["--stream-max-bytes", "512MiB"], StreamOverrides(max_bytes=512 << 20)),
+        (["--stream-max-bytes", "10G"], StreamOverrides(max_bytes=10 << 30)),
+        (["--stream-replicas", "3"], StreamOverrides(replicas=3)),
+    ],
+)
+def test_streams_can_be_made_otherwise(flags: list[str], wishes: StreamOverrides) -> None:
+    assert config(*flags).streams == wishes
+
+
 @pytest.mark.parametrize(
     ("flags", "environ", "named"),
     [
@@ -66,6 +134,12 @@ def test_a_nats_url_says_everything_about_the_server() -> None:
         (["--max-in-flight-bytes", "0"], {}, "--max-in-flight-bytes"),
         (["--slot", "Not-A-Slot"], {}, "Not-A-Slot"),
         ([], {"NATS_URL": "http://x"}, "NATS_URL"),
+        ([], {"NATS_CREDS": "/nowhere.creds"}, "/nowhere.creds"),
+        ([], {"NATS_CREDS": "-----BEGIN nothing"}, "NATS_CREDS"),
+        ([], {"PG_SSLMODE": "perhaps"}, "PG_SSLMODE"),
+        (["--stream-max-age", "soon"], {}, "--stream-max-age"),
+        (["--stream-max-bytes", "0"], {}, "--stream-max-bytes"),
+        (["--stream-replicas", "0"], {}, "--stream-replicas"),
         ([], {"PG_HOST_FILE": "nowhere"}, "PG_HOST_FILE"),
         (["--config", "nowhere.toml"], {}, "nowhere.toml"),
     ],
@@ -94,3 +168,17 @@ def test_a_configuration_file_with_a_mistake_is_refused(tmp_path: Path, text: st
 def test_help_explains_every_option_and_variable() -> None:
     text = build_parser().format_help()
     assert [o.name for o in OPTIONS if (o.flag or o.env or "") not in text] == []
+
+
+@pytest.mark.parametrize("command", [command.name for command in COMMANDS])
+def test_each_command_reads_only_what_it_needs(command: str) -> None:
+    """`bridge status` must not ask for a slot."""
+    parsed = vars(build_parser(command).parse_args([]))
+    values = read_values(parsed, {})
+    assert values["http_port"] == 9090
+
+
+def test_an_unknown_command_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["chekc"])
+    assert "chekc" in capsys.readouterr().err

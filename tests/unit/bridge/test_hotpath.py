@@ -45,7 +45,7 @@ DESCRIBED = cast(
     "Relation",
     decode_message(wal.relation(9, "t", [(name, oid, name == "id") for name, oid, _ in COLUMNS])),
 )
-SHAPE = shape_of(DESCRIBED, TableFacts(key=("id",)))
+SHAPE = shape_of(DESCRIBED, TableFacts(key=(1,)))
 HOT, LONG = HotRelation(SHAPE, 3), Encoder(SHAPE, 3, "msgpack")
 
 ROWS = st.tuples(*(texts | st.none() | st.just(b"u") for _, _, texts in COLUMNS))

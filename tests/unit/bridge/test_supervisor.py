@@ -9,7 +9,7 @@ import pytest
 
 from bridge.errors import BridgeError, MalformedWal, SinkLost, SlotBusy, SourceLost
 from bridge.status import Status
-from bridge.supervisor import Backoff, first_error, supervise
+from bridge.supervisor import Backoff, supervise
 
 QUICK = Backoff(first=timedelta(milliseconds=1), longest=timedelta(milliseconds=2))
 
@@ -72,9 +72,3 @@ def test_backoff_grows_to_a_bound_and_jitter_only_shortens_it() -> None:
     backoff = Backoff(first=timedelta(seconds=1), longest=timedelta(seconds=10))
     assert [backoff.delay(n, 0) for n in (1, 2, 3, 5, 500)] == [1, 2, 4, 10, 10]
     assert backoff.delay(3, 1) == 2
-
-
-def test_the_error_with_a_name_explains_a_group() -> None:
-    error = SinkLost("x")
-    group = BaseExceptionGroup("g", [ValueError(), BaseExceptionGroup("h", [error])])
-    assert first_error(group) is error

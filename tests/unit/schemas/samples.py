@@ -11,6 +11,7 @@ from schemas.types import parse_type
 
 USERS = TableName("public", "users")
 MOMENT = "2025-12-08T13:45:21.719719Z"
+SOURCE = "7451029384756102938/16384/shop"
 
 PLACE = Place(lsn=0x191BFD0, commit_lsn=0x191C0A8, commit_ts=MOMENT, xid=742, seq=0, last=False)
 
@@ -97,9 +98,14 @@ SHAPE_CHANGE = ShapeChange(
     shape=SHAPE,
     place=PLACE,
     schema_revision=3,
+    source=SOURCE,
 )
 MESSAGE = LogicalMessage(
-    prefix="audit", content="who did it", transactional=True, place=replace(PLACE, seq=1)
+    prefix="audit",
+    content="who did it",
+    transactional=True,
+    place=replace(PLACE, seq=1),
+    source=SOURCE,
 )
 LONE_MESSAGE = replace(
     MESSAGE,

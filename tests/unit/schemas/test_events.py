@@ -69,6 +69,7 @@ def test_a_change_comes_back_from_its_map(change: Change) -> None:
         content=st.text() | st.binary(),
         transactional=st.booleans(),
         place=places,
+        source=st.text(),
     )
 )
 def test_a_logical_message_comes_back_from_its_map(message: LogicalMessage) -> None:
@@ -80,7 +81,7 @@ def test_a_logical_message_comes_back_from_its_map(message: LogicalMessage) -> N
 def test_an_announced_shape_comes_back_from_its_map(table: TableName, place: Place) -> None:
     """What the lake reads from the stream is the shape the bridge saw."""
     shape = replace(SHAPE, name=table)
-    announced = ShapeChange(shape=shape, place=place, schema_revision=1).to_map()
+    announced = ShapeChange(shape=shape, place=place, schema_revision=1, source="7/1").to_map()
 
     again = ShapeChange.from_map(announced)
 

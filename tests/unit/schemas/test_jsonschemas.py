@@ -27,6 +27,7 @@ from tests.unit.schemas.samples import (
     MOMENT,
     SHAPE,
     SHAPE_CHANGE,
+    SOURCE,
     TRUNCATE,
     UPDATE,
 )
@@ -39,7 +40,7 @@ both = pytest.mark.parametrize("codec", CODECS.values(), ids=list(CODECS))
 SNAPSHOT: Fields = {"snapshot_id": "s1", "table": "users", "schema": "public", "lsn": 7}
 SAMPLES: dict[str, list[Fields]] = {
     "change": [change.to_map() for change in CHANGES.values()],
-    "schema": [SHAPE.to_map(timestamp=MOMENT, lsn=7), SHAPE_CHANGE.to_map()],
+    "schema": [SHAPE.to_map(timestamp=MOMENT, lsn=7, source=SOURCE), SHAPE_CHANGE.to_map()],
     "message": [MESSAGE.to_map(), LONE_MESSAGE.to_map()],
     "snapshot-request": [{}, {"from": [1], "to": [9, "x"], "columns": ["id"]}],
     "snapshot-reply": [
@@ -144,7 +145,7 @@ def test_the_schema_requires_what_the_code_always_writes() -> None:
         return set(PAYLOADS[payload].document(payload)["required"])
 
     assert required("change") == set(INSERT.to_map())
-    assert required("schema") == set(SHAPE.to_map(timestamp=MOMENT, lsn=7))
+    assert required("schema") == set(SHAPE.to_map(timestamp=MOMENT, lsn=7, source=SOURCE))
     assert required("message") == set(MESSAGE.to_map())
     assert set(COLUMN) == set(SHAPE.columns[0].to_map())
     assert set(PAYLOADS["schema"].fields) == set(SHAPE_CHANGE.to_map())
@@ -226,13 +227,13 @@ def test_any_update_the_code_can_build_meets_the_schema(change: Event) -> None:
 @given(shapes)
 def test_any_shape_the_code_can_build_meets_the_schema(shape: TableShape) -> None:
     """Every type of the table has a name the schema knows."""
-    validator("schema").validate(shape.to_map(timestamp=MOMENT, lsn=1))
+    validator("schema").validate(shape.to_map(timestamp=MOMENT, lsn=1, source=SOURCE))
 
 
 @given(columns)
 def test_a_column_of_no_known_type_is_refused(column: Column) -> None:
     """Type names are a closed list: a reader that meets a new one must be told so."""
-    fields = SHAPE.to_map(timestamp=MOMENT, lsn=1)
+    fields = SHAPE.to_map(timestamp=MOMENT, lsn=1, source=SOURCE)
     fields["columns"] = [{**column.to_map(), "type": "varchar"}]
 
     with pytest.raises(ValidationError):

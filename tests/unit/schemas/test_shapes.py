@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from schemas.names import TableName
 from schemas.shapes import Column, TableShape
 from schemas.types import KINDS, TYPES, ContractType, parse_type
-from tests.unit.schemas.samples import MOMENT, SHAPE
+from tests.unit.schemas.samples import MOMENT, SHAPE, SOURCE
 from tests.unit.schemas.test_names import names
 
 plain_types = st.sampled_from([kind for kind in KINDS if kind != "list"]).map(ContractType)
@@ -49,7 +49,7 @@ shapes = st.builds(
 @given(shapes)
 def test_a_shape_comes_back_from_its_map(shape: TableShape) -> None:
     """The bridge reads after a restart what it wrote before it; dots in names included."""
-    assert TableShape.from_map(shape.to_map(timestamp=MOMENT, lsn=1)) == shape
+    assert TableShape.from_map(shape.to_map(timestamp=MOMENT, lsn=1, source=SOURCE)) == shape
 
 
 @pytest.mark.parametrize(
@@ -59,16 +59,16 @@ def test_dots_in_names_come_back_where_they_were(name: TableName) -> None:
     """`schema` carries the qualified name, and a dot may belong to either part."""
     shape = replace(SHAPE, name=name)
 
-    assert TableShape.from_map(shape.to_map(timestamp=MOMENT, lsn=1)).name == name
+    assert TableShape.from_map(shape.to_map(timestamp=MOMENT, lsn=1, source=SOURCE)).name == name
 
 
 def test_the_map_has_the_contracts_fields() -> None:
     """Consumers in other languages read these names."""
-    fields = SHAPE.to_map(timestamp=MOMENT, lsn=7)
+    fields = SHAPE.to_map(timestamp=MOMENT, lsn=7, source=SOURCE)
 
     assert set(fields) == {
         *("table", "schema", "timestamp", "relation_id", "replica_identity", "fingerprint"),
-        *("lsn", "columns"),
+        *("lsn", "source", "columns"),
     }
     assert (fields["table"], fields["schema"], fields["lsn"]) == ("users", "public.users", 7)
     assert fields["columns"][1] == {
@@ -114,8 +114,8 @@ def test_each_meaningful_change_changes_the_fingerprint(change: Callable[[], Tab
 
 def test_moments_positions_and_defaults_leave_the_fingerprint_alone() -> None:
     """Else every restart would announce a new shape that is the old one."""
-    one = SHAPE.to_map(timestamp=MOMENT, lsn=1)
-    other = SHAPE.to_map(timestamp="2026-01-01T00:00:00.000000Z", lsn=2)
+    one = SHAPE.to_map(timestamp=MOMENT, lsn=1, source=SOURCE)
+    other = SHAPE.to_map(timestamp="2026-01-01T00:00:00.000000Z", lsn=2, source=SOURCE)
 
     assert one["fingerprint"] == other["fingerprint"]
     assert _with_column(column_default=None).fingerprint == SHAPE.fingerprint

@@ -1,0 +1,75 @@
+"""What the pipeline needs of the outside, without a word about who does it.
+
+One folder implements each: `postgres/` the source, `jetstream/` the sink and the oversize store;
+`app` joins both into the shapes. A test may put a double in their place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from bridge.outbox import Outgoing
+from bridge.protocol.messages import Relation
+from schemas.events import Place
+from schemas.names import TableName
+from schemas.shapes import TableShape
+
+
+class Source(Protocol):
+    """The WAL, from the slot's confirmed position on."""
+
+    async def read(self) -> list[bytes]:
+        """Wait for replication frames and give them in order."""
+
+    def confirm(self, lsn: int) -> None:
+        """Tell PostgreSQL that everything before `lsn` is stored; repeating it is harmless."""
+
+
+class Sink(Protocol):
+    """The stream. What comes behind a message that was refused is refused too."""
+
+    max_payload: int
+
+    last_sequence: int
+
+    async def send(
+        self,
+        messages: Sequence[Outgoing],
+        content_type: str,
+        *,
+        close: bool,
+        on_stored: Callable[[int], None],
+    ) -> None:
+        """Send in order and call back as more of what was sent is stored.
+
+        Returns when more may be sent; with `close`, when everything is stored. After an error only
+        the stream knows what it holds.
+        """
+
+    async def watch(self) -> None:
+        """Raise when the connection is lost, also while there is nothing to send.
+
+        A server that comes back may have forgotten what it acknowledged last; the next session
+        finds that out.
+        """
+
+
+class Shapes(Protocol):
+    """What is known of tables outside the WAL."""
+
+    async def shape(self, relation: Relation, place: Place) -> TableShape:
+        """Say what a relation looks like to a change at this place."""
+
+    async def register(self, shape: TableShape, lsn: int) -> int:
+        """Give the revision of an entry for a shape that the WAL has at `lsn`; idempotent."""
+
+    async def announced(self, table: TableName) -> str | None:
+        """Give the fingerprint of the last shape the stream carries."""
+
+
+class Oversize(Protocol):
+    """Where bodies go that no message can carry."""
+
+    async def put(self, name: str, body: bytes) -> None:
+        """Store a body durably; putting the same one again is harmless."""
