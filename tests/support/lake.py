@@ -186,7 +186,7 @@ class LakeRig:
             return batches
 
     def mirror(self, table: str) -> list[dict[str, Any]]:
-        return self._rows(f"SELECT * FROM {mirror_of(TableName.parse(table)).sql}")
+        return self._rows(f"SELECT * FROM {mirror_of(TableName.parse(table)).sql} ORDER BY 1")
 
     def log(self, table: str) -> list[dict[str, Any]]:
         name = log_of(TableName.parse(table)).sql
