@@ -20,6 +20,7 @@ from bridge.jetstream.lane import Lane
 from bridge.jetstream.oversize import OversizeStore
 from bridge.jetstream.provision import provision
 from bridge.jetstream.registry import Registry
+from bridge.jetstream.snapshots import InitStream
 from bridge.metrics import metrics_line
 from bridge.pipeline import Pipeline
 from bridge.postgres import catalog, connection
@@ -27,6 +28,8 @@ from bridge.postgres.slot import CreateSlot, create_slot, find_slot, plan_slot
 from bridge.postgres.walstream import WalStream
 from bridge.progress import Progress
 from bridge.relations import TableFacts, shape_of
+from bridge.snapshot.service import SnapshotService
+from bridge.snapshot.taking import Means
 from bridge.status import SlotWatch, Status
 from bridge.supervisor import supervise
 from schemas.codecs import CODECS, Codec
@@ -153,10 +156,13 @@ class Bridge:
             stack.push_async_callback(_quietly, wal.close)
             # Only now is the slot ours alone, so only now does the stream's end stand still.
             stored = await self._stored(source, registry, tables)
+            shapes = ShapeBook(source, registry, config)
+            await self._serve_snapshots(stack, InitStream(nats, js, self._codec, config.nats),
+                                        oversize, shapes)  # fmt: skip
             pipeline = Pipeline(
                 source=wal,
                 sink=lane,
-                shapes=ShapeBook(source, registry, config),
+                shapes=shapes,
                 oversize=oversize,
                 progress=Progress(start_lsn, hold=hold),
                 stored=stored,
@@ -168,6 +174,24 @@ class Bridge:
             watcher = asyncio.create_task(self._watch(), name="watch")
             stack.callback(watcher.cancel)
             await pipeline.run(self._stop)
+
+    async def _serve_snapshots(
+        self, stack: AsyncExitStack, init: InitStream, oversize: OversizeStore, shapes: ShapeBook
+    ) -> None:
+        """Serve snapshots beside the pipeline; whatever happens there stays there."""
+        means = Means(
+            postgres=self._config.postgres,
+            nats=self._config.nats,
+            publication=self._config.publication,
+            codec=self._codec,
+            publish=self._config.limits,
+            limits=self._config.snapshots,
+            oversize=oversize,
+            register=shapes.register,
+        )
+        service = SnapshotService(means, init, self.status)
+        await service.start()
+        stack.push_async_callback(_quietly, service.close)
 
     async def _provision(self, js: JetStreamContext) -> timedelta:
         """Make streams and buckets, and say how long an ack must age before it counts."""

@@ -120,6 +120,12 @@ OPTIONS = (
     Option(name="start_timeout", flag="--start-timeout", env="BRIDGE_START_TIMEOUT", default="5",
            read=_seconds, expects="seconds",
            help="seconds to keep trying to reach both servers at start before giving up"),
+    Option(name="snapshots_side_by_side", flag="--snapshots-side-by-side",
+           env="BRIDGE_SNAPSHOTS_SIDE_BY_SIDE", default="2", read=_positive,
+           expects="a positive number", help="snapshots taken at the same time; more wait"),
+    Option(name="snapshot_readers", flag="--snapshot-readers", env="BRIDGE_SNAPSHOT_READERS",
+           default="1", read=_positive, expects="a positive number",
+           help="sessions that copy one large table side by side, each a range of its pages"),
     Option(name="log_level", flag="--log-level", env="BRIDGE_LOG_LEVEL", default="info",
            help="debug, info, warning or error"),
 )  # fmt: skip
@@ -174,6 +180,14 @@ class PublishLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotLimits:
+    """How many snapshots run at the same time, and how many sessions read one table."""
+
+    side_by_side: int = 2
+    readers: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HttpConfig:
     """Where the HTTP endpoints listen and who may change state through them."""
 
@@ -192,6 +206,7 @@ class BridgeConfig:
     nats: NatsConfig
     http: HttpConfig
     limits: PublishLimits
+    snapshots: SnapshotLimits
     format: Format
     durability: Durability
     sync_interval: timedelta
@@ -237,6 +252,9 @@ def read_config(
         limits=PublishLimits(
             max_bytes=values["max_in_flight_bytes"],
             ack_timeout=values["ack_timeout"],
+        ),
+        snapshots=SnapshotLimits(
+            side_by_side=values["snapshots_side_by_side"], readers=values["snapshot_readers"]
         ),
         format="json" if values["json"] else "msgpack",
         durability=values["durability"],

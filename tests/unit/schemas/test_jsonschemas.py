@@ -36,6 +36,7 @@ from tests.unit.schemas.test_shapes import columns, shapes
 Fields = dict[str, Any]
 both = pytest.mark.parametrize("codec", CODECS.values(), ids=list(CODECS))
 
+CHECKSUM = f"sha256:{'ab' * 32}"
 SNAPSHOT: Fields = {"snapshot_id": "s1", "table": "users", "schema": "public", "lsn": 7}
 SAMPLES: dict[str, list[Fields]] = {
     "change": [change.to_map() for change in CHANGES.values()],
@@ -59,7 +60,7 @@ SAMPLES: dict[str, list[Fields]] = {
         },
     ],
     "snapshot-meta": [
-        {**SNAPSHOT, "timestamp": MOMENT, "batch_count": 2, "row_count": 2, "checksum": "ab"}
+        {**SNAPSHOT, "timestamp": MOMENT, "batch_count": 2, "row_count": 2, "checksum": CHECKSUM}
     ],
     "snapshot-error": [{"snapshot_id": "s1", "error": "e", "advice": "a"}],
 }
