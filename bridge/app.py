@@ -188,6 +188,7 @@ class Bridge:
             limits=self._config.snapshots,
             oversize=oversize,
             register=shapes.register,
+            cdc_end=init.cdc_end,
         )
         service = SnapshotService(means, init, self.status)
         await service.start()

@@ -268,7 +268,15 @@ _SNAPSHOT: Mapping[str, JsonSchema] = {
     "schema": SCHEMA,
     "lsn": _SNAPSHOT_LSN,
 }
-_ACCEPTED = {"status": {"const": "accepted"}, "snapshot_id": SNAPSHOT_ID, "lsn": _SNAPSHOT_LSN}
+_CDC_SEQUENCE = _integer(
+    0, about="sequence of the CDC stream; every change that the snapshot lacks is behind it"
+)
+_ACCEPTED = {
+    "status": {"const": "accepted"},
+    "snapshot_id": SNAPSHOT_ID,
+    "lsn": _SNAPSHOT_LSN,
+    "cdc_sequence": _CDC_SEQUENCE,
+}
 _REJECTED = {
     "status": {"const": "rejected"},
     "error": TEXT,
@@ -287,7 +295,7 @@ SNAPSHOT_REPLY = Payload(
 SNAPSHOT_START = Payload(
     travels="init.start.{table}",
     about="A snapshot begins.",
-    fields={**_SNAPSHOT, "timestamp": MOMENT},
+    fields={**_SNAPSHOT, "cdc_sequence": _CDC_SEQUENCE, "timestamp": MOMENT},
 )
 
 SNAPSHOT_CHUNK = Payload(
@@ -317,6 +325,7 @@ SNAPSHOT_META = Payload(
     about="A snapshot is complete: every chunk was stored before this was sent.",
     fields={
         **_SNAPSHOT,
+        "cdc_sequence": _CDC_SEQUENCE,
         "timestamp": MOMENT,
         "batch_count": {"description": "chunks", **COUNT},
         "row_count": COUNT,

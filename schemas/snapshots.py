@@ -22,11 +22,16 @@ def moment(now: datetime | None = None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotName:
-    """Which snapshot of which table: a transaction with commit_lsn < `lsn` is in it."""
+    """Which snapshot of which table: a transaction with commit_lsn < `lsn` is in it.
+
+    Every change it lacks is in the CDC stream behind `cdc_sequence`, also for a consumer that comes
+    to a snapshot that others asked for.
+    """
 
     snapshot_id: str
     table: TableName
     lsn: int
+    cdc_sequence: int
 
     def to_map(self) -> dict[str, Any]:
         return {
@@ -37,12 +42,19 @@ class SnapshotName:
         }
 
     def start(self) -> dict[str, Any]:
-        return {**self.to_map(), "timestamp": moment()}
+        return {**self.to_map(), "cdc_sequence": self.cdc_sequence, "timestamp": moment()}
+
+    def accepted(self) -> dict[str, Any]:
+        return {
+            "status": "accepted",
+            "snapshot_id": self.snapshot_id,
+            "lsn": self.lsn,
+            "cdc_sequence": self.cdc_sequence,
+        }
 
     def meta(self, *, batch_count: int, row_count: int, checksum: str) -> dict[str, Any]:
         return {
-            **self.to_map(),
-            "timestamp": moment(),
+            **self.start(),
             "batch_count": batch_count,
             "row_count": row_count,
             "checksum": checksum,

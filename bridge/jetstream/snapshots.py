@@ -25,7 +25,7 @@ from bridge.config import NatsConfig
 from bridge.jetstream.control import translated
 from schemas.codecs import CONTENT_TYPE, MESSAGE_ID, Codec, codec_for
 from schemas.names import TableName
-from schemas.streams import INIT_STREAM
+from schemas.streams import CDC_STREAM, INIT_STREAM
 from schemas.subjects import (
     SNAPSHOT_CANCELS,
     SNAPSHOT_REQUESTS,
@@ -154,6 +154,11 @@ class InitStream:
         with translated(self._config):
             chunks = snapshot_chunks_filter(table, fields["snapshot_id"])
             await self._js.purge_stream(INIT_STREAM.name, subject=chunks)
+
+    async def cdc_end(self) -> int:
+        """Give the sequence of the last change the CDC stream holds by now."""
+        with translated(self._config):
+            return int((await self._js.stream_info(CDC_STREAM.name)).state.last_seq)
 
     async def unfinished(self, table: TableName) -> str | None:
         """Give the id of the last snapshot that began, if the stream does not say how it ended."""

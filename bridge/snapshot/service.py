@@ -24,7 +24,7 @@ from bridge.status import SnapshotProgress, Status
 from bridge.supervisor import first_error
 from schemas.names import BadToken, TableName
 from schemas.positions import Lsn
-from schemas.snapshots import failure
+from schemas.snapshots import SnapshotName, failure
 
 WAITING_AT_MOST = 100
 NOTICE_SECONDS = 3.0
@@ -50,7 +50,7 @@ class Running:
         loop = asyncio.get_running_loop()
         self.request = request
         self.progress = SnapshotProgress(str(request.table), new_snapshot_id())
-        self.opened: asyncio.Future[int] = loop.create_future()
+        self.opened: asyncio.Future[SnapshotName] = loop.create_future()
         self.ended: asyncio.Future[Outcome] = loop.create_future()
         self.task: asyncio.Task[None] | None = None
         self.is_cancelled = False
@@ -117,15 +117,14 @@ class SnapshotService:
             if request not in self._running and len(self._running) >= WAITING_AT_MOST:
                 raise Rejected(f"{len(self._running)} snapshots are waiting already; ask later")
             running = self._begin_or_join(request)
-            lsn = await asyncio.shield(running.opened)
+            name = await asyncio.shield(running.opened)
         except (Rejected, BridgeError) as why:
             _log.info("snapshot of %s rejected: %s", asked.token[:200], why)
             await asked.answer(
                 {"status": "rejected", "error": str(why), "available_tables": await self._names()}
             )
             return
-        accepted = {"snapshot_id": running.progress.snapshot_id, "lsn": lsn}
-        await asked.answer({"status": "accepted", **accepted})
+        await asked.answer(name.accepted())
 
     async def _names(self) -> list[str]:
         """Give the tokens of the tables that can be asked for."""
@@ -212,7 +211,7 @@ class SnapshotService:
             try:
                 name = await taking.open()
                 await self._init.started(name.table, name.start())
-                running.opened.set_result(name.lsn)
+                running.opened.set_result(name)
                 _log.info("snapshot %s of %s at %s begins", name.snapshot_id, name.table,
                           Lsn(name.lsn))  # fmt: skip
                 chunks, checksum = await taking.copy(name)

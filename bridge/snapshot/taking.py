@@ -58,6 +58,8 @@ class Means:
     limits: SnapshotLimits
     oversize: OversizeStore
     register: Register
+    cdc_end: Callable[[], Awaitable[int]]
+    """Gives the CDC stream's last sequence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +140,7 @@ class Taking:
         self._queries: list[str] = []
         self._chunks = 0
         self._checksum = Checksum()
+        self._cdc_sequence = 0
 
     async def close(self) -> None:
         await self._stack.aclose()
@@ -158,7 +161,9 @@ class Taking:
         self._plan = plan
         self._revision = await self._means.register(plan.shape, self._progress.lsn)
         progress = self._progress
-        return SnapshotName(progress.snapshot_id, self._request.table, progress.lsn)
+        return SnapshotName(
+            progress.snapshot_id, self._request.table, progress.lsn, self._cdc_sequence
+        )
 
     async def _export(self) -> TablePlan | None:
         """Export once; None where the table changed under our hands."""
@@ -169,6 +174,8 @@ class Taking:
             with connection.translated(means.postgres):
                 plan = await plan_table(clerk, means.publication, self._request)
             self._queries = plan.queries(means.limits.readers)
+            # Before the export: what commits behind the snapshot cannot be in the stream yet.
+            self._cdc_sequence = await means.cdc_end()
             exporting = export.Export(means.postgres)
             watching = asyncio.create_task(self._watch(clerk, exporting.slot), name="export")
             try:
