@@ -20,7 +20,6 @@ from bridge.jetstream.lane import Lane
 from bridge.jetstream.oversize import OversizeStore
 from bridge.jetstream.provision import provision
 from bridge.jetstream.registry import Registry
-from bridge.jetstream.snapshots import InitStream
 from bridge.metrics import metrics_line
 from bridge.pipeline import Pipeline
 from bridge.postgres import catalog, connection
@@ -28,8 +27,8 @@ from bridge.postgres.slot import CreateSlot, create_slot, find_slot, plan_slot
 from bridge.postgres.walstream import WalStream
 from bridge.progress import Progress
 from bridge.relations import TableFacts, shape_of
-from bridge.snapshot.service import SnapshotService
-from bridge.snapshot.taking import Means
+from bridge.snapshot.service import serve_snapshots
+from bridge.snapshot.taking import SnapshotMeans
 from bridge.status import SlotWatch, Status
 from bridge.supervisor import supervise
 from schemas.codecs import CODECS, Codec
@@ -87,6 +86,12 @@ async def _quietly(close: Callable[[], Awaitable[None]]) -> None:
         await close()
     except Exception as error:
         _log.debug("closing: %s", error)
+
+
+async def _cancelled(task: asyncio.Task[None]) -> None:
+    """End a task that lives as long as the session, and let it say good-bye."""
+    task.cancel()
+    await asyncio.wait({task})
 
 
 class ShapeBook:
@@ -156,13 +161,12 @@ class Bridge:
             stack.push_async_callback(_quietly, wal.close)
             # Only now is the slot ours alone, so only now does the stream's end stand still.
             stored = await self._stored(source, registry, tables)
-            shapes = ShapeBook(source, registry, config)
-            await self._serve_snapshots(stack, InitStream(nats, js, self._codec, config.nats),
-                                        oversize, shapes)  # fmt: skip
+            serving = asyncio.create_task(self._serve_snapshots(), name="snapshots")
+            stack.push_async_callback(_cancelled, serving)
             pipeline = Pipeline(
                 source=wal,
                 sink=lane,
-                shapes=shapes,
+                shapes=ShapeBook(source, registry, config),
                 oversize=oversize,
                 progress=Progress(start_lsn, hold=hold),
                 stored=stored,
@@ -175,24 +179,20 @@ class Bridge:
             stack.callback(watcher.cancel)
             await pipeline.run(self._stop)
 
-    async def _serve_snapshots(
-        self, stack: AsyncExitStack, init: InitStream, oversize: OversizeStore, shapes: ShapeBook
-    ) -> None:
+    async def _serve_snapshots(self) -> None:
         """Serve snapshots beside the pipeline; whatever happens there stays there."""
-        means = Means(
-            postgres=self._config.postgres,
-            nats=self._config.nats,
-            publication=self._config.publication,
-            codec=self._codec,
-            publish=self._config.limits,
-            limits=self._config.snapshots,
-            oversize=oversize,
-            register=shapes.register,
-            cdc_end=init.cdc_end,
+        config = self._config
+        await serve_snapshots(
+            SnapshotMeans(
+                postgres=config.postgres,
+                nats=config.nats,
+                publication=config.publication,
+                codec=self._codec,
+                publish=config.limits,
+                limits=config.snapshots,
+            ),
+            self.status,
         )
-        service = SnapshotService(means, init, self.status)
-        await service.start()
-        stack.push_async_callback(_quietly, service.close)
 
     async def _provision(self, js: JetStreamContext) -> timedelta:
         """Make streams and buckets, and say how long an ack must age before it counts."""

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import nats.errors
-import nats.js.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
@@ -27,6 +26,7 @@ from schemas.codecs import CONTENT_TYPE, MESSAGE_ID, Codec, codec_for
 from schemas.names import TableName
 from schemas.streams import CDC_STREAM, INIT_STREAM
 from schemas.subjects import (
+    INIT,
     SNAPSHOT_CANCELS,
     SNAPSHOT_REQUESTS,
     STORED_SNAPSHOT_REQUESTS,
@@ -40,8 +40,9 @@ from schemas.subjects import (
 REQUESTS_CONSUMER = "snapshots"
 """The durable consumer of stored requests; one per account, as the stream is."""
 
-ACK_WAIT_SECONDS = 30
+ACK_WAIT_SECONDS = 6
 FETCH_SECONDS = 5
+LOOK_EVERY_SECONDS = 0.25
 RETRY_SECONDS = (2, 5, 15, 60)
 
 _log = logging.getLogger("bridge.snapshot")
@@ -111,6 +112,11 @@ class InitStream:
                 await self._client.subscribe(pattern, cb=hand_on(pattern, handle))
             await self._client.flush()
 
+    async def until_lost(self) -> None:
+        """Wait until the connection is gone."""
+        while self._client.is_connected:
+            await asyncio.sleep(LOOK_EVERY_SECONDS)
+
     async def _answer(self, message: Msg, fields: Mapping[str, Any]) -> None:
         if message.reply:
             with contextlib.suppress(nats.errors.Error):
@@ -160,21 +166,28 @@ class InitStream:
         with translated(self._config):
             return int((await self._js.stream_info(CDC_STREAM.name)).state.last_seq)
 
-    async def unfinished(self, table: TableName) -> str | None:
-        """Give the id of the last snapshot that began, if the stream does not say how it ended."""
-        begun = await self._last_id(snapshot_start_subject(table))
-        if begun is None:
-            return None
-        ends = (snapshot_meta_subject(table), snapshot_error_subject(table))
-        return None if begun in [await self._last_id(end) for end in ends] else begun
-
-    async def _last_id(self, subject: str) -> str | None:
+    async def unfinished(self) -> dict[str, TableName]:
+        """Give every snapshot that began and of which the stream does not say how it ended."""
         with translated(self._config):
-            try:
-                message = await self._js.get_last_msg(INIT_STREAM.name, subject)
-            except nats.js.errors.NotFoundError:
-                return None
-        return str(codec_for(message.headers).decode(message.data or b"").get("snapshot_id"))
+            begun = {
+                fields["snapshot_id"]: TableName(fields["schema"], fields["table"])
+                for fields in await self._read_all(f"{INIT}.start.>")
+            }
+            for ends in (f"{INIT}.meta.>", f"{INIT}.error.>"):
+                for fields in await self._read_all(ends):
+                    begun.pop(fields["snapshot_id"], None)
+        return begun
+
+    async def _read_all(self, subject: str) -> list[dict[str, Any]]:
+        """Read notices, which are few and small."""
+        subscription = await self._js.subscribe(
+            subject, stream=INIT_STREAM.name, ordered_consumer=True
+        )
+        info = await subscription.consumer_info()
+        pending = (info.num_pending or 0) + (info.delivered.consumer_seq if info.delivered else 0)
+        notices = [await subscription.next_msg(FETCH_SECONDS) for _ in range(pending)]
+        await subscription.unsubscribe()
+        return [codec_for(notice.headers).decode(notice.data) for notice in notices]
 
     async def tell(self, table: TableName, fields: Mapping[str, Any]) -> None:
         """Say how far a snapshot is, to whoever listens; nobody has to."""

@@ -1,4 +1,4 @@
-"""Serves snapshots beside the pipeline, for as long as a session lasts.
+"""Serves snapshots beside the pipeline, for as long as this bridge has the slot.
 
 Equal requests share one snapshot, different ones run side by side up to a limit. A snapshot that
 fails says so on `init.error` and never has a meta; its failure is never the pipeline's. What was
@@ -16,17 +16,22 @@ from enum import Enum
 from typing import Any
 
 from bridge.errors import BridgeError, Disposition
+from bridge.jetstream import control
+from bridge.jetstream.oversize import OversizeStore
+from bridge.jetstream.registry import Registry
 from bridge.jetstream.snapshots import Asked, InitStream, StoredRequest
 from bridge.postgres import connection, copying
 from bridge.snapshot.requests import Rejected, SnapshotRequest, new_snapshot_id, parse_request
-from bridge.snapshot.taking import Means, Taking, plan_table
+from bridge.snapshot.taking import Helpers, SnapshotMeans, Taking, plan_table
 from bridge.status import SnapshotProgress, Status
 from bridge.supervisor import first_error
 from schemas.names import BadToken, TableName
 from schemas.positions import Lsn
+from schemas.shapes import TableShape
 from schemas.snapshots import SnapshotName, failure
 
 WAITING_AT_MOST = 100
+RECONNECT_SECONDS = 1.0
 NOTICE_SECONDS = 3.0
 TELL_EVERY_SECONDS = 1.0
 LOG_EVERY_SECONDS = 15.0
@@ -34,6 +39,42 @@ LOG_EVERY_SECONDS = 15.0
 ASK_AGAIN = "Ask again; a new snapshot has a new id."
 
 _log = logging.getLogger("bridge.snapshot")
+
+
+async def serve_snapshots(means: SnapshotMeans, status: Status) -> None:
+    """Serve until cancelled, over a connection to NATS of its own that is made again when lost."""
+    while True:
+        try:
+            await _serve_connected(means, status)
+        except BridgeError as error:
+            _log.warning("snapshots are not served: %s", error)
+        except Exception:
+            # The pipeline goes on whatever this is, and so does the next try.
+            _log.exception("snapshots are not served")
+        await asyncio.sleep(RECONNECT_SECONDS)
+
+
+async def _serve_connected(means: SnapshotMeans, status: Status) -> None:
+    client = await control.connect(means.nats)
+    try:
+        js = client.jetstream(timeout=control.REQUEST_TIMEOUT_SECONDS)
+        init = InitStream(client, js, means.codec, means.nats)
+        oversize = OversizeStore(client, js)
+        registry = Registry(js, means.codec, oversize)
+
+        async def register(shape: TableShape, lsn: int) -> int:
+            with control.translated(means.nats):
+                return await registry.register(shape, lsn)
+
+        helpers = Helpers(oversize=oversize, register=register, cdc_end=init.cdc_end)
+        service = SnapshotService(means, helpers, init, status)
+        try:
+            await service.start()
+            await init.until_lost()
+        finally:
+            await service.close()
+    finally:
+        await client.close()
 
 
 class Outcome(Enum):
@@ -69,17 +110,20 @@ class Running:
 class SnapshotService:
     """Takes requests, runs snapshots, tells how they went."""
 
-    def __init__(self, means: Means, init: InitStream, status: Status) -> None:
+    def __init__(
+        self, means: SnapshotMeans, helpers: Helpers, init: InitStream, status: Status
+    ) -> None:
         self._means = means
+        self._helpers = helpers
         self._init = init
         self._status = status
         self._running: dict[SnapshotRequest, Running] = {}
+        self._begun: set[str] = set()
         self._room = asyncio.Semaphore(means.limits.side_by_side)
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         await self._init.listen(self._on_request, self._on_cancel)
-        self._spawn(self._tell_abandoned(), "abandoned snapshots")
         self._spawn(self._serve_stored_requests(), "stored requests")
 
     async def close(self) -> None:
@@ -149,8 +193,14 @@ class SnapshotService:
             await asked.answer({"status": "cancelled", "snapshot_ids": ids})
 
     async def _serve_stored_requests(self) -> None:
-        async for stored in self._init.stored_requests():
-            self._spawn(self._serve_stored(stored), "stored request")
+        while True:
+            try:
+                await self._tell_abandoned()
+                async for stored in self._init.stored_requests():
+                    self._spawn(self._serve_stored(stored), "stored request")
+            except BridgeError as error:
+                _log.debug("stored requests: %s", error)
+            await asyncio.sleep(RECONNECT_SECONDS)
 
     async def _serve_stored(self, stored: StoredRequest) -> None:
         """Serve a request that is only acknowledged when nothing more can be done for it."""
@@ -178,6 +228,7 @@ class SnapshotService:
         running = self._running.get(request)
         if running is None:
             running = self._running[request] = Running(request)
+            self._begun.add(running.progress.snapshot_id)
             self._status.snapshots.append(running.progress)
             running.task = self._spawn(self._run(running, tell), f"snapshot of {request.table}")
         return running
@@ -206,7 +257,7 @@ class SnapshotService:
         async with self._room:
             progress = running.progress
             progress.started = time.monotonic()
-            taking = Taking(running.request, progress, self._means)
+            taking = Taking(running.request, progress, self._means, self._helpers)
             telling = asyncio.create_task(self._tell(running), name="progress")
             try:
                 name = await taking.open()
@@ -266,11 +317,10 @@ class SnapshotService:
     async def _tell_abandoned(self) -> None:
         """Tell of snapshots that a bridge began and never finished, so that nobody waits."""
         async with await connection.connect(self._means.postgres) as clerk:
-            names = await copying.published_names(clerk, self._means.publication)
-        mine = {running.progress.snapshot_id for running in self._running.values()}
-        for table in names:
-            snapshot_id = await self._init.unfinished(table)
-            if snapshot_id and snapshot_id not in mine:
+            with connection.translated(self._means.postgres):
+                names = await copying.published_names(clerk, self._means.publication)
+        for snapshot_id, table in (await self._init.unfinished()).items():
+            if table in names and snapshot_id not in self._begun:
                 _log.warning("snapshot %s of %s was never finished", snapshot_id, table)
                 why = "the bridge ended in the middle of it"
                 await self._init.failed(table, failure(snapshot_id, why, ASK_AGAIN))

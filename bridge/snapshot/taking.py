@@ -47,8 +47,8 @@ Register = Callable[[TableShape, int], Awaitable[int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Means:
-    """What every snapshot of a session works with."""
+class SnapshotMeans:
+    """What every snapshot works with."""
 
     postgres: PostgresConfig
     nats: NatsConfig
@@ -56,6 +56,12 @@ class Means:
     codec: Codec
     publish: PublishLimits
     limits: SnapshotLimits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Helpers:
+    """What a snapshot needs of the control plane."""
+
     oversize: OversizeStore
     register: Register
     cdc_end: Callable[[], Awaitable[int]]
@@ -131,10 +137,17 @@ async def plan_table(
 class Taking:
     """A snapshot while it is taken; whoever holds it closes it, finished or not."""
 
-    def __init__(self, request: SnapshotRequest, progress: SnapshotProgress, means: Means) -> None:
+    def __init__(
+        self,
+        request: SnapshotRequest,
+        progress: SnapshotProgress,
+        means: SnapshotMeans,
+        helpers: Helpers,
+    ) -> None:
         self._request = request
         self._progress = progress
         self._means = means
+        self._helpers = helpers
         self._stack = AsyncExitStack()
         self._readers: list[copying.Reader] = []
         self._queries: list[str] = []
@@ -159,7 +172,7 @@ class Taking:
                 advice="Ask again when nobody truncates or alters the table.",
             )
         self._plan = plan
-        self._revision = await self._means.register(plan.shape, self._progress.lsn)
+        self._revision = await self._helpers.register(plan.shape, self._progress.lsn)
         progress = self._progress
         return SnapshotName(
             progress.snapshot_id, self._request.table, progress.lsn, self._cdc_sequence
@@ -175,7 +188,7 @@ class Taking:
                 plan = await plan_table(clerk, means.publication, self._request)
             self._queries = plan.queries(means.limits.readers)
             # Before the export: what commits behind the snapshot cannot be in the stream yet.
-            self._cdc_sequence = await means.cdc_end()
+            self._cdc_sequence = await self._helpers.cdc_end()
             exporting = export.Export(means.postgres)
             watching = asyncio.create_task(self._watch(clerk, exporting.slot), name="export")
             try:
@@ -269,5 +282,5 @@ class Taking:
 
     async def _set_oversize_aside(self, message: Outgoing, max_payload: int) -> None:
         if len(message.body) > max_payload - HEADROOM_BYTES // 2:
-            await self._means.oversize.put(message.msg_id, message.body)
+            await self._helpers.oversize.put(message.msg_id, message.body)
             message.body, message.oversize = b"", message.msg_id

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
+import asyncio
+import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +14,8 @@ import psycopg
 import pytest
 from jsonschema import Draft202012Validator
 
+from bridge.config import NatsConfig
+from bridge.snapshot import command
 from examples.embedded import EmbeddedNats, EmbeddedPostgres, temporary_folder
 from schemas.jsonschemas import PAYLOADS
 from tests.conftest import Connection
@@ -249,6 +254,26 @@ def test_a_stored_request_is_served_once_and_may_be_wrong(
     error = found[refused].error
     assert error is not None
     assert "there is no table public.nowhere" in error["error"]
+
+
+def test_the_command_asks_shows_and_ends_with_a_code(
+    stage: tuple[BridgeProcess, EmbeddedNats, Connection],
+) -> None:
+    """For people and for scripts: plain lines where there is no terminal."""
+    _, nats, _ = stage
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    config = NatsConfig(host="127.0.0.1", port=nats.port)
+
+    def run(*arguments: str) -> tuple[int, str]:
+        out = io.StringIO()
+        code = asyncio.run(command.run(config, parser.parse_args(arguments), out))
+        return code, out.getvalue()
+
+    code, shown = run("sales.orders", "--from", '["us", 1]', "--columns", "id,note")
+    assert (code, "complete: 5 rows in 1 chunks" in shown) == (0, True)
+    code, shown = run("nowhere")
+    assert (code, "rejected: there is no table public.nowhere" in shown) == (1, True)
 
 
 # From here on each test has servers and a bridge of its own.
