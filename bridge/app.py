@@ -30,6 +30,8 @@ from bridge.postgres.walstream import WalStream
 from bridge.progress import Progress
 from bridge.protocol.messages import Relation
 from bridge.relations import is_settled, shape_of
+from bridge.snapshot.service import serve_snapshots
+from bridge.snapshot.taking import SnapshotMeans
 from bridge.sources import SourceId, may_take
 from bridge.status import SlotWatch, Status
 from bridge.supervisor import supervise
@@ -43,6 +45,9 @@ from schemas.shapes import TableShape
 WATCH_EVERY_SECONDS = 5.0
 METRICS_EVERY_SECONDS = 15.0
 SHUTDOWN_SECONDS = 15.0
+FAREWELL_SECONDS = 4.0
+"""What a snapshot that is cut short gets to tell those who wait for it."""
+
 REPLICAS_THAT_SURVIVE = 3
 
 _log = logging.getLogger("bridge")
@@ -186,6 +191,8 @@ class Bridge:
             stack.push_async_callback(_quietly, wal.close)
             # Only now is the slot ours alone, so only now does the stream's end stand still.
             stored = await self._stored(source, registry, tables)
+            serving = asyncio.create_task(self._serve_snapshots(ours), name="snapshots")
+            stack.push_async_callback(end, {serving}, patience=FAREWELL_SECONDS)
             pipeline = Pipeline(
                 source=wal,
                 sink=lane,
@@ -205,6 +212,23 @@ class Bridge:
                 await until_first({watcher, running})
             finally:
                 await end({watcher, running})
+
+    async def _serve_snapshots(self, ours: SourceId) -> None:
+        """Serve snapshots beside the pipeline; whatever happens there stays there."""
+        config = self._config
+        await serve_snapshots(
+            SnapshotMeans(
+                postgres=config.postgres,
+                nats=config.nats,
+                publication=config.publication,
+                source_id=str(ours),
+                codec=self._codec,
+                publish=config.limits,
+                limits=config.snapshots,
+                oversize=oversize_spec(config.streams),
+            ),
+            self.status,
+        )
 
     async def _provision(self, js: JetStreamContext) -> timedelta:
         """Make streams and buckets, and say how long an ack must age before it counts."""

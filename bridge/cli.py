@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from bridge import VERSION, app, commands, doctor, logs
-from bridge.config import BridgeConfig, http_config, postgres_config, read_config
+from bridge.config import BridgeConfig, http_config, nats_config, postgres_config, read_config
 from bridge.errors import BridgeError
 from bridge.http.client import fetch_status, render
 from bridge.options import OPTIONS, Option, read_values
+from bridge.snapshot import command as snapshots
 
 Flags = Mapping[str, Any]
 
@@ -41,6 +42,7 @@ class Command:
     reads: Callable[[Option], bool]
     act: Callable[[Flags, Mapping[str, str]], int]
     switches: tuple[Switch, ...] = ()
+    add_arguments: Callable[[argparse.ArgumentParser], None] = lambda _: None
 
 
 def _run(flags: Flags, environ: Mapping[str, str]) -> int:
@@ -74,6 +76,11 @@ def _drop_slot(flags: Flags, environ: Mapping[str, str]) -> int:
     )
     print(asyncio.run(done))
     return 0
+
+
+def _snapshot(flags: Flags, environ: Mapping[str, str]) -> int:
+    values = read_values(flags, environ, flags["config"])
+    return asyncio.run(snapshots.run(nats_config(values), argparse.Namespace(**flags)))
 
 
 _FORMAT = Switch("--format", "text for people (default), json for machines", ("text", "json"))
@@ -116,6 +123,18 @@ Exit code 0 with an answer, 12 where no bridge answers.""",
         (_FORMAT,),
     ),
     Command(
+        "snapshot",
+        "ask a running bridge for a snapshot of a table and show how it goes",
+        """\
+Ask the bridge that publishes a table for a snapshot of it, over NATS, and show its progress. The
+rows go to the stream INIT, where any consumer may load them; changes go on meanwhile.
+
+Exit code 0 when the snapshot is complete, 1 when it was refused or failed.""",
+        lambda option: option.name.startswith("nats_"),
+        _snapshot,
+        add_arguments=snapshots.add_arguments,
+    ),
+    Command(
         "drop-slot",
         "drop the replication slot, so that PostgreSQL keeps no more WAL for it",
         """\
@@ -150,6 +169,7 @@ def build_parser(name: str = "run") -> argparse.ArgumentParser:
     for option in OPTIONS:
         if option.flag and command.reads(option):
             _add(parser, option, option.flag)
+    command.add_arguments(parser)
     for switch in command.switches:
         if switch.choices:
             parser.add_argument(switch.flag, help=switch.help, choices=switch.choices)

@@ -88,6 +88,14 @@ class PublishLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotLimits:
+    """How many snapshots run at the same time, and how many sessions read one table."""
+
+    side_by_side: int = 2
+    readers: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HttpConfig:
     """Where the HTTP endpoints listen and who may change state through them."""
 
@@ -107,6 +115,7 @@ class BridgeConfig:
     http: HttpConfig
     streams: StreamOverrides
     limits: PublishLimits
+    snapshots: SnapshotLimits
     format: Format
     durability: Durability
     sync_interval: timedelta
@@ -134,6 +143,9 @@ def read_config(
         limits=PublishLimits(
             max_bytes=values["max_in_flight_bytes"],
             ack_timeout=values["ack_timeout"],
+        ),
+        snapshots=SnapshotLimits(
+            side_by_side=values["snapshots_side_by_side"], readers=values["snapshot_readers"]
         ),
         format="json" if values["json"] else "msgpack",
         durability=values["durability"],

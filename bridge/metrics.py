@@ -54,6 +54,19 @@ METRICS = (
               lambda s: s.watch.lag_bytes),
     MetricRow("bridge_slot_retained_bytes", "gauge", "WAL that PostgreSQL keeps for the slot",
               lambda s: s.watch.retained_bytes),
+    MetricRow("bridge_snapshots_running", "gauge", "Snapshots being taken or waiting their turn",
+              lambda s: len(s.snapshots)),
+    MetricRow("bridge_snapshots_completed_total", "counter", "Snapshots stored whole",
+              lambda s: s.snapshot_totals.completed),
+    MetricRow("bridge_snapshots_failed_total", "counter", "Snapshots that failed or were cancelled",
+              lambda s: s.snapshot_totals.failed),
+    MetricRow("bridge_snapshot_rows_total", "counter", "Rows of snapshots stored",
+              lambda s: s.snapshot_totals.rows),
+    MetricRow("bridge_snapshot_bytes_total", "counter", "Bytes of snapshot chunks stored",
+              lambda s: s.snapshot_totals.bytes),
+    MetricRow("bridge_snapshot_wal_kept_bytes", "gauge",
+              "WAL that PostgreSQL keeps for snapshots that wait for open transactions",
+              lambda s: sum(snapshot.wal_kept_bytes for snapshot in s.snapshots)),
 )  # fmt: skip
 
 EVENTS_PUBLISHED = "bridge_cdc_events_published_total"

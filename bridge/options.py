@@ -182,6 +182,12 @@ OPTIONS = (
     Option(name="start_timeout", flag="--start-timeout", env="BRIDGE_START_TIMEOUT", default="5",
            read=_seconds, expects="seconds",
            help="seconds to keep trying to reach both servers at start before giving up"),
+    Option(name="snapshots_side_by_side", flag="--snapshots-side-by-side",
+           env="BRIDGE_SNAPSHOTS_SIDE_BY_SIDE", default="2", read=_positive,
+           expects="a positive number", help="snapshots taken at the same time; more wait"),
+    Option(name="snapshot_readers", flag="--snapshot-readers", env="BRIDGE_SNAPSHOT_READERS",
+           default="1", read=_positive, expects="a positive number",
+           help="sessions that copy one large table side by side, each a range of its pages"),
     Option(name="log_level", flag="--log-level", env="BRIDGE_LOG_LEVEL", default="info",
            help="debug, info, warning or error"),
 )  # fmt: skip

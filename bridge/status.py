@@ -29,6 +29,50 @@ class SlotWatch:
 
 
 @dataclass(slots=True)
+class SnapshotProgress:
+    """A snapshot that is being taken."""
+
+    table: str
+    snapshot_id: str
+    state: Literal["waiting", "exporting", "copying"] = "waiting"
+    lsn: int = 0
+    rows: int = 0
+    estimated_rows: int = 0
+    bytes: int = 0
+    chunks: int = 0
+    wal_kept_bytes: int = 0
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def rows_per_second(self) -> float:
+        return self.rows / max(time.monotonic() - self.started, 0.001)
+
+    def to_map(self) -> dict[str, Any]:
+        return {
+            "table": self.table,
+            "snapshot_id": self.snapshot_id,
+            "state": self.state,
+            "lsn": str(Lsn(self.lsn)),
+            "rows": self.rows,
+            "estimated_rows": self.estimated_rows,
+            "bytes": self.bytes,
+            "chunks": self.chunks,
+            "wal_kept_bytes": self.wal_kept_bytes,
+            "rows_per_second": round(self.rows_per_second),
+        }
+
+
+@dataclass(slots=True)
+class SnapshotTotals:
+    """Snapshots since the process started."""
+
+    completed: int = 0
+    failed: int = 0
+    rows: int = 0
+    bytes: int = 0
+
+
+@dataclass(slots=True)
 class Status:
     """Counters and marks since the process started."""
 
@@ -55,6 +99,8 @@ class Status:
     tables: tuple[str, ...] = ()
     last_error: str | None = None
     watch: SlotWatch = field(default_factory=SlotWatch)
+    snapshots: list[SnapshotProgress] = field(default_factory=list)
+    snapshot_totals: SnapshotTotals = field(default_factory=SnapshotTotals)
 
     @property
     def connected(self) -> bool:
@@ -96,6 +142,13 @@ class Status:
                 "retained_bytes": self.watch.retained_bytes,
                 "wal_status": self.watch.wal_status,
                 "safe_wal_size": self.watch.safe_wal_size,
+            },
+            "snapshots": {
+                "running": [snapshot.to_map() for snapshot in self.snapshots],
+                "completed": self.snapshot_totals.completed,
+                "failed": self.snapshot_totals.failed,
+                "rows": self.snapshot_totals.rows,
+                "bytes": self.snapshot_totals.bytes,
             },
             "last_error": self.last_error,
         }

@@ -18,15 +18,18 @@ CANCEL_AGAIN_SECONDS = 0.2
 Task = asyncio.Task[Any]
 
 
-async def end(tasks: Iterable[Task]) -> None:
-    """Cancel tasks until they are done, also while being cancelled ourselves."""
+async def end(tasks: Iterable[Task], *, patience: float = CANCEL_AGAIN_SECONDS) -> None:
+    """Cancel tasks until they are done, also while being cancelled ourselves.
+
+    A task with something left to say gets `patience` for it before it is cancelled again.
+    """
     left = {task for task in tasks if not task.done()}
     interrupted: asyncio.CancelledError | None = None
     while left:
         for task in left:
             task.cancel()
         try:
-            _, left = await asyncio.wait(left, timeout=CANCEL_AGAIN_SECONDS)
+            _, left = await asyncio.wait(left, timeout=patience)
         except asyncio.CancelledError as error:
             interrupted = error
             left = {task for task in left if not task.done()}

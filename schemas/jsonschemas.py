@@ -262,9 +262,9 @@ MESSAGE = Payload(
 )
 
 SNAPSHOT_REQUEST = Payload(
-    travels="snapshot.request.{table}",
-    about="An empty body, or an empty map, asks for the whole table. `from` and `to` are keys:"
-    " the values of the key columns, in key order.",
+    travels="snapshot.request.{table}; init.request.{table}",
+    about="JSON. An empty body, or an empty map, asks for the whole table. `from` (inclusive) and"
+    " `to` (exclusive) are keys: the values of the key columns in key order, or of the first few.",
     fields={"from": _list({}, minItems=1), "to": _list({}, minItems=1), "columns": COLUMN_NAMES},
     optional=("from", "to", "columns"),
 )
@@ -276,7 +276,15 @@ _SNAPSHOT: Mapping[str, JsonSchema] = {
     "schema": SCHEMA,
     "lsn": _SNAPSHOT_LSN,
 }
-_ACCEPTED = {"status": {"const": "accepted"}, "snapshot_id": SNAPSHOT_ID, "lsn": _SNAPSHOT_LSN}
+_CDC_SEQUENCE = _integer(
+    0, about="sequence of the CDC stream; every change that the snapshot lacks is behind it"
+)
+_ACCEPTED = {
+    "status": {"const": "accepted"},
+    "snapshot_id": SNAPSHOT_ID,
+    "lsn": _SNAPSHOT_LSN,
+    "cdc_sequence": _CDC_SEQUENCE,
+}
 _REJECTED = {
     "status": {"const": "rejected"},
     "error": TEXT,
@@ -285,7 +293,8 @@ _REJECTED = {
 
 SNAPSHOT_REPLY = Payload(
     travels="the reply subject of snapshot.request.{table}",
-    about="Sent at once: the snapshot was begun or joined, or why it was not.",
+    about="JSON. Accepted, begun or joined: sent as soon as the LSN is known, which waits for"
+    " transactions that are open. Rejected: sent at once.",
     fields={**_ACCEPTED, **_REJECTED, "status": {"enum": ["accepted", "rejected"]}},
     optional={*_ACCEPTED, *_REJECTED} - {"status"},
     rules={"oneOf": [_map(_ACCEPTED), _map(_REJECTED)]},
@@ -294,7 +303,7 @@ SNAPSHOT_REPLY = Payload(
 SNAPSHOT_START = Payload(
     travels="init.start.{table}",
     about="A snapshot begins.",
-    fields={**_SNAPSHOT, "timestamp": MOMENT},
+    fields={**_SNAPSHOT, "cdc_sequence": _CDC_SEQUENCE, "timestamp": MOMENT},
 )
 
 SNAPSHOT_CHUNK = Payload(
@@ -324,10 +333,15 @@ SNAPSHOT_META = Payload(
     about="A snapshot is complete: every chunk was stored before this was sent.",
     fields={
         **_SNAPSHOT,
+        "cdc_sequence": _CDC_SEQUENCE,
         "timestamp": MOMENT,
         "batch_count": {"description": "chunks", **COUNT},
         "row_count": COUNT,
-        "checksum": {"description": "of the rows", **TEXT},
+        "checksum": _whole(
+            "sha256:[0-9a-f]{64}",
+            "SHA-256 over the bodies of all chunks, in chunk order, as they are: an oversize one"
+            " is the object's content, a compressed one is taken decompressed",
+        ),
     },
 )
 

@@ -56,7 +56,10 @@ INIT_STREAM = StreamSpec(
 )
 SCHEMAS_BUCKET = BucketSpec(name="schemas", history=64)
 DICTIONARIES_BUCKET = BucketSpec(name="dictionaries", history=1)
-OVERSIZE_STORE = ObjectStoreSpec(name="oversize", max_age=CDC_STREAM.max_age)
+# Changes and snapshot chunks both name objects: a body outlives whatever names it.
+OVERSIZE_STORE = ObjectStoreSpec(
+    name="oversize", max_age=max(CDC_STREAM.max_age, INIT_STREAM.max_age)
+)
 
 STREAMS = (CDC_STREAM, INIT_STREAM)
 BUCKETS = (SCHEMAS_BUCKET, DICTIONARIES_BUCKET)

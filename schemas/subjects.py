@@ -16,6 +16,8 @@ OPERATIONS: tuple[Operation, ...] = ("INSERT", "UPDATE", "DELETE", "TRUNCATE")
 _VERBS = {operation.lower(): operation for operation in OPERATIONS}
 
 SNAPSHOT_REQUESTS = "snapshot.request.>"
+SNAPSHOT_CANCELS = "snapshot.cancel.>"
+STORED_SNAPSHOT_REQUESTS = f"{INIT}.request.>"
 
 
 def change_subject(table: TableName, operation: Operation) -> str:
@@ -42,6 +44,25 @@ def table_filter(table: TableName) -> str:
 
 def snapshot_request_subject(table: TableName) -> str:
     return f"snapshot.request.{table.token}"
+
+
+def stored_snapshot_request_subject(table: TableName) -> str:
+    """Where a request waits in the INIT stream until the bridge has served it."""
+    return f"{INIT}.request.{table.token}"
+
+
+def snapshot_cancel_subject(table: TableName) -> str:
+    return f"snapshot.cancel.{table.token}"
+
+
+def snapshot_progress_subject(table: TableName) -> str:
+    """Where a running snapshot says every second how far it is; not stored."""
+    return f"snapshot.progress.{table.token}"
+
+
+def snapshot_chunks_filter(table: TableName, snapshot_id: str) -> str:
+    """All chunks of one snapshot."""
+    return f"{INIT}.snap.{table.token}.{snapshot_id}.*"
 
 
 def snapshot_start_subject(table: TableName) -> str:

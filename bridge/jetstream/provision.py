@@ -125,7 +125,7 @@ def oversize_spec(overrides: StreamOverrides) -> ObjectStoreSpec:
     """Let bodies live as long as the messages that name them."""
     return replace(
         OVERSIZE_STORE,
-        max_age=overrides.max_age or OVERSIZE_STORE.max_age,
+        max_age=max(overrides.max_age or OVERSIZE_STORE.max_age, OVERSIZE_STORE.max_age),
         replicas=overrides.replicas or OVERSIZE_STORE.replicas,
     )
 

@@ -85,6 +85,11 @@ class BridgeProcess:
     def wait_streaming(self) -> None:
         wait_for(lambda: self._alive() and 'msg="streaming from' in self.said(), "streaming")
 
+    def wait_serving(self) -> None:
+        """Wait until snapshots can be asked for, too."""
+        self.wait_streaming()
+        wait_for(lambda: self._alive() and 'msg="serving snapshots"' in self.said(), "snapshots")
+
     def _alive(self) -> bool:
         code = self.process.poll()
         if code is not None:

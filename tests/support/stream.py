@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import nats
@@ -21,6 +21,7 @@ class StoredMessage:
     subject: str
     headers: dict[str, str]
     fields: dict[str, Any]
+    body: bytes = field(default=b"", repr=False, compare=False)
 
     @property
     def position(self) -> tuple[int, int]:
@@ -68,9 +69,9 @@ async def _read_stream(url: str, stream: str) -> list[StoredMessage]:
             body = message.data
             if name := headers.get(OVERSIZE):
                 body = (await (await js.object_store(OVERSIZE_STORE.name)).get(name)).data or b""
-            fields = codec_for(headers).decode(body)
+            fields = codec_for(headers).decode(body) if body else {}
             sequence = message.metadata.sequence.stream
-            found.append(StoredMessage(sequence, message.subject, headers, fields))
+            found.append(StoredMessage(sequence, message.subject, headers, fields, body))
         return found
 
 

@@ -16,7 +16,9 @@ from jsonschema import Draft202012Validator, ValidationError
 from schemas.codecs import CODECS, Codec
 from schemas.events import Event
 from schemas.jsonschemas import COLUMN, FOLDER, PAYLOADS, files, write
+from schemas.names import TableName
 from schemas.shapes import Column, TableShape
+from schemas.snapshots import Checksum, SnapshotName, failure
 from schemas.types import KINDS, TYPES
 from tests.unit.schemas.samples import (
     CHANGES,
@@ -37,17 +39,18 @@ from tests.unit.schemas.test_shapes import columns, shapes
 Fields = dict[str, Any]
 both = pytest.mark.parametrize("codec", CODECS.values(), ids=list(CODECS))
 
-SNAPSHOT: Fields = {"snapshot_id": "s1", "table": "users", "schema": "public", "lsn": 7}
+NAME = SnapshotName("s1", TableName("public", "users"), 7, 5)
+SNAPSHOT: Fields = NAME.to_map()
 SAMPLES: dict[str, list[Fields]] = {
     "change": [change.to_map() for change in CHANGES.values()],
     "schema": [SHAPE.to_map(timestamp=MOMENT, lsn=7, source=SOURCE), SHAPE_CHANGE.to_map()],
     "message": [MESSAGE.to_map(), LONE_MESSAGE.to_map()],
     "snapshot-request": [{}, {"from": [1], "to": [9, "x"], "columns": ["id"]}],
     "snapshot-reply": [
-        {"status": "accepted", "snapshot_id": "s1", "lsn": 7},
+        NAME.accepted(),
         {"status": "rejected", "error": "no such table", "available_tables": ["users"]},
     ],
-    "snapshot-start": [{**SNAPSHOT, "timestamp": MOMENT}],
+    "snapshot-start": [NAME.start()],
     "snapshot-chunk": [
         {**SNAPSHOT, "operation": "snapshot", "chunk": 0, "schema_revision": 3, "data": []},
         {
@@ -59,10 +62,8 @@ SAMPLES: dict[str, list[Fields]] = {
             "text": {"0": ["born"]},
         },
     ],
-    "snapshot-meta": [
-        {**SNAPSHOT, "timestamp": MOMENT, "batch_count": 2, "row_count": 2, "checksum": "ab"}
-    ],
-    "snapshot-error": [{"snapshot_id": "s1", "error": "e", "advice": "a"}],
+    "snapshot-meta": [NAME.meta(batch_count=2, row_count=2, checksum=str(Checksum([b"a", b"b"])))],
+    "snapshot-error": [failure("s1", "e", "a")],
 }
 each_sample = pytest.mark.parametrize(
     ("payload", "fields"),
@@ -202,7 +203,7 @@ def test_a_shape_is_announced_with_its_whole_place_or_not_at_all() -> None:
     "reply",
     [
         {"status": "accepted"},
-        {"status": "accepted", "snapshot_id": "s1", "lsn": 7, "error": "e"},
+        {**NAME.accepted(), "error": "e"},
         {"status": "rejected", "snapshot_id": "s1", "lsn": 7},
         {"status": "maybe", "error": "e", "available_tables": []},
     ],

@@ -1,0 +1,289 @@
+"""One snapshot, from the export to the last chunk.
+
+`open` settles what is read and at which LSN; `copy` streams it. The table must be the same before
+the snapshot was exported and after the readers hold it: a TRUNCATE or a rewrite in between would
+show an old snapshot an empty table, so then everything begins again with a new export.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass
+
+from bridge.config import NatsConfig, PostgresConfig, PublishLimits, SnapshotLimits
+from bridge.errors import SourceNotReady
+from bridge.jetstream.lane import Lane
+from bridge.jetstream.oversize import OversizeStore
+from bridge.outbox import Outgoing
+from bridge.postgres import catalog, connection, copying, export
+from bridge.relations import shape_of
+from bridge.snapshot.bodies import Bodies, bodies_for
+from bridge.snapshot.chunks import HEADROOM_BYTES, Chunk, Chunker, ctid_ranges
+from bridge.snapshot.outflow import Outflow, PackedChunk
+from bridge.snapshot.requests import Rejected, SnapshotRequest, check_keys, choose_columns
+from bridge.status import SnapshotProgress
+from schemas.codecs import Codec
+from schemas.shapes import Column, TableShape
+from schemas.snapshots import Checksum, SnapshotName
+from schemas.streams import ObjectStoreSpec
+from schemas.subjects import chunk_id, snapshot_chunk_subject
+
+EXPORTS_AT_MOST = 5
+CHUNKS_PER_BATCH = 8
+WATCH_EVERY_SECONDS = 1.0
+
+_NOT_TABLES = {
+    "v": "a view, which has no changes to follow; ask for the tables below it",
+    "m": "a materialized view, which has no changes to follow; ask for the tables below it",
+    "f": "a foreign table, whose changes are not in this database's WAL",
+    "S": "a sequence",
+    "i": "an index",
+    "c": "a composite type",
+}
+
+Register = Callable[[TableShape, int], Awaitable[int]]
+"""Makes a shape its table's latest entry in KV and gives the revision."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotMeans:
+    """What every snapshot works with."""
+
+    postgres: PostgresConfig
+    nats: NatsConfig
+    publication: str
+    source_id: str
+    codec: Codec
+    publish: PublishLimits
+    limits: SnapshotLimits
+    oversize: ObjectStoreSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Helpers:
+    """What a snapshot needs of the control plane."""
+
+    oversize: OversizeStore
+    register: Register
+    cdc_end: Callable[[], Awaitable[int]]
+    """Gives the CDC stream's last sequence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TablePlan:
+    """What is read of a table."""
+
+    shape: TableShape
+    columns: tuple[Column, ...]
+    bounds: tuple[copying.Bound, ...]
+    storage: copying.Storage
+    row_filter: str | None
+
+    def holds_the_same_as(self, other: TablePlan) -> bool:
+        return (
+            self.storage.holds_the_same_as(other.storage)
+            and self.shape.fingerprint == other.shape.fingerprint
+            and self.row_filter == other.row_filter
+        )
+
+    def queries(self, readers: int) -> list[str]:
+        """Write one COPY per reader; together they read every row once."""
+        divisible = self.storage.is_divisible and not self.bounds
+        ranges = ctid_ranges(self.storage.pages, readers) if divisible else [(0, None)]
+        return [
+            copying.copy_query(
+                self.shape.name,
+                self.columns,
+                kind=self.storage.kind,
+                row_filter=self.row_filter,
+                bounds=self.bounds,
+                pages=pages,
+            )
+            for pages in ranges
+        ]
+
+
+async def plan_table(
+    clerk: catalog.Connection, publication: str, request: SnapshotRequest
+) -> TablePlan:
+    """Look the table up and hold the request against it, or say why it is not served."""
+    table = request.table
+    storage = await copying.find_storage(clerk, table)
+    if storage is None:
+        raise Rejected(f"there is no table {table}")
+    if storage.kind in _NOT_TABLES:
+        raise Rejected(f"{table} is {_NOT_TABLES[storage.kind]}")
+    published = await catalog.published_tables(clerk, publication)
+    found = next((p for p in published if p.relation.relation_id == storage.relation_id), None)
+    if found is None:
+        raise Rejected(f"{table} is not in publication {publication}")
+    if not await copying.may_select(clerk, storage.relation_id):
+        raise Rejected(
+            f"the bridge's role may not read {table}: GRANT SELECT ON it, or run init.sh"
+        )
+    shape = shape_of(found.relation, found.facts)
+    check_keys(shape, request)
+    bounds = copying.key_bounds(shape.key, request.from_key, request.to_key)
+    if complaint := await copying.check_bounds(clerk, bounds):
+        raise Rejected(f"not a key of {table}: {complaint}")
+    return TablePlan(
+        shape=shape,
+        columns=choose_columns(shape, request.columns),
+        bounds=bounds,
+        storage=storage,
+        row_filter=await copying.find_row_filter(clerk, publication, table),
+    )
+
+
+class Taking:
+    """A snapshot while it is taken; whoever holds it closes it, finished or not."""
+
+    def __init__(
+        self,
+        request: SnapshotRequest,
+        progress: SnapshotProgress,
+        means: SnapshotMeans,
+        helpers: Helpers,
+    ) -> None:
+        self._request = request
+        self._progress = progress
+        self._means = means
+        self._helpers = helpers
+        self._stack = AsyncExitStack()
+        self._readers: list[copying.Reader] = []
+        self._queries: list[str] = []
+        self._chunks = 0
+        self._checksum = Checksum()
+        self._cdc_sequence = 0
+
+    async def close(self) -> None:
+        await self._stack.aclose()
+
+    async def open(self) -> SnapshotName:
+        """Export a snapshot, put the readers into it and give its name."""
+        for _ in range(EXPORTS_AT_MOST):
+            plan = await self._export()
+            if plan is not None:
+                break
+            await self._stack.aclose()
+            self._readers.clear()
+        else:
+            raise SourceNotReady(
+                f"{self._request.table} was rewritten or truncated {EXPORTS_AT_MOST} times running",
+                advice="Ask again when nobody truncates or alters the table.",
+            )
+        self._plan = plan
+        self._revision = await self._helpers.register(plan.shape, self._progress.lsn)
+        progress = self._progress
+        return SnapshotName(
+            progress.snapshot_id, self._request.table, progress.lsn, self._cdc_sequence
+        )
+
+    async def _export(self) -> TablePlan | None:
+        """Export once; None where the table changed under our hands."""
+        means, progress = self._means, self._progress
+        progress.state = "exporting"
+        clerk = await connection.connect(means.postgres)
+        async with clerk:
+            with connection.translated(means.postgres):
+                plan = await plan_table(clerk, means.publication, self._request)
+            self._queries = plan.queries(means.limits.readers)
+            # Before the export: what commits behind the snapshot cannot be in the stream yet.
+            self._cdc_sequence = await self._helpers.cdc_end()
+            exporting = export.Export(means.postgres)
+            watching = asyncio.create_task(self._watch(clerk, exporting.slot), name="export")
+            try:
+                async with exporting:
+                    for _ in self._queries:
+                        await self._add_reader(exporting.name)
+            finally:
+                watching.cancel()
+                await asyncio.wait({watching})
+                progress.wal_kept_bytes = 0
+            with connection.translated(means.postgres):
+                for reader in self._readers:
+                    await reader.prepare(plan.shape.name, plan.bounds)
+                await export.settle(clerk, await self._readers[0].visible())
+                now = await plan_table(clerk, means.publication, self._request)
+        progress.lsn, progress.estimated_rows = exporting.lsn, plan.storage.estimate
+        return plan if plan.holds_the_same_as(now) else None
+
+    async def _add_reader(self, snapshot: str) -> None:
+        reader = await copying.Reader.open(self._means.postgres, snapshot)
+        self._stack.push_async_callback(reader.close)
+        self._readers.append(reader)
+
+    async def _watch(self, clerk: catalog.Connection, slot: str) -> None:
+        """Show how much WAL is kept while the export waits for open transactions."""
+        while True:
+            await asyncio.sleep(WATCH_EVERY_SECONDS)
+            self._progress.wal_kept_bytes = await export.retained_bytes(clerk, slot)
+
+    async def copy(self, name: SnapshotName) -> tuple[int, str]:
+        """Store every chunk; give their number and the checksum once all are acknowledged."""
+        means = self._means
+        self._progress.state = "copying"
+        lane = await Lane.open(means.nats, means.publish.ack_timeout)
+        self._stack.push_async_callback(lane.close)
+        outflow = Outflow(means.publish.max_bytes)
+        bodies = bodies_for(self._plan.columns, means.codec.format)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._publish(outflow, lane), name="publish")
+            async with asyncio.TaskGroup() as reading:
+                for reader, query in zip(self._readers, self._queries, strict=True):
+                    chunker = Chunker(lane.max_payload - HEADROOM_BYTES)
+                    reading.create_task(
+                        self._read(reader.lines(query), bodies, chunker, outflow, name)
+                    )
+            outflow.close()
+        return self._chunks, str(self._checksum)
+
+    async def _read(self, batches: copying.Lines, bodies: Bodies, chunker: Chunker,
+                    outflow: Outflow, name: SnapshotName) -> None:  # fmt: skip
+        async with aclosing(batches):
+            async for lines in batches:
+                for line in lines:
+                    if full := chunker.add(*bodies.row(line)):
+                        await self._pack(full, bodies, outflow, name)
+        if rest := chunker.rest():
+            await self._pack(rest, bodies, outflow, name)
+
+    async def _pack(
+        self, chunk: Chunk, bodies: Bodies, outflow: Outflow, name: SnapshotName
+    ) -> None:
+        """Number a chunk and queue it; nothing waits between the two, so numbers are the order."""
+        await outflow.room()
+        number, self._chunks = self._chunks, self._chunks + 1
+        body = bodies.chunk(name.chunk_head(number, self._revision), chunk.rows, chunk.texts)
+        self._checksum.add(body)
+        message = Outgoing(
+            snapshot_chunk_subject(name.table, name.snapshot_id, number),
+            chunk_id(name.snapshot_id, name.table, number),
+            body,
+        )
+        outflow.add(PackedChunk(message, len(chunk.rows), len(body)))
+
+    async def _publish(self, outflow: Outflow, lane: Lane) -> None:
+        """Store chunks in order, a few at a time; each few are acknowledged before the next."""
+        progress = self._progress
+        while chunks := await outflow.take(CHUNKS_PER_BATCH):
+            for chunk in chunks:
+                await self._set_oversize_aside(chunk.message, lane.max_payload)
+            await lane.send(
+                [chunk.message for chunk in chunks],
+                self._means.codec.content_type,
+                close=True,
+                on_stored=lambda _: None,
+            )
+            size = sum(chunk.size for chunk in chunks)
+            outflow.release(size)
+            progress.bytes += size
+            progress.rows += sum(chunk.rows for chunk in chunks)
+            progress.chunks += len(chunks)
+
+    async def _set_oversize_aside(self, message: Outgoing, max_payload: int) -> None:
+        if len(message.body) > max_payload - HEADROOM_BYTES // 2:
+            await self._helpers.oversize.put(message.msg_id, message.body)
+            message.body, message.oversize = b"", message.msg_id

@@ -1,0 +1,140 @@
+"""The hand-over from snapshot to changes: no gap and no overlap, whatever is being written.
+
+The consumer is the one of `examples/follow_sqlite.py`, which refuses an insert of a row that is
+there and an update of one that is not; PostgreSQL says what the file must hold in the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import nats as nats_py
+import psycopg
+import pytest
+
+from examples.embedded import EmbeddedNats, EmbeddedPostgres
+from examples.follow_sqlite import Follower, quote
+from tests.support.bridge import BridgeProcess
+from tests.support.truth import PUBLICATION, TABLES, Truth, writing
+
+ROUNDS = int(os.environ.get("CHAOS_ROUNDS", "3")) * 2
+SEED = int(os.environ.get("CHAOS_SEED", str(random.SystemRandom().randrange(1_000_000))))
+LAST_ID = -1
+
+_READ = {
+    "accounts": "SELECT id, owner, balance FROM accounts ORDER BY id",
+    "sales/orders": "SELECT region, id, note FROM sales.orders ORDER BY region, id",
+}
+
+
+@pytest.fixture
+def truth(postgres: EmbeddedPostgres, database: str) -> Truth:
+    return Truth(postgres.dsn(database), f"truth_{database}")
+
+
+@pytest.fixture
+def bridge(
+    postgres: EmbeddedPostgres, database: str, nats: EmbeddedNats, truth: Truth, tmp_path: Path
+) -> Iterator[BridgeProcess]:
+    del truth
+    environ = {**postgres.env(database), **nats.env()}
+    flags = ("--slot", f"slot_{database}", "--pub", PUBLICATION, "--durability", "acked")
+    with BridgeProcess(environ, *flags, log=tmp_path / "bridge.log") as process:
+        process.wait_serving()
+        yield process
+
+
+@contextmanager
+def long_transactions(truth: Truth, seed: int) -> Iterator[None]:
+    """Keep transactions open across whatever else happens; they write before and after."""
+    stop = threading.Event()
+    chance = random.Random(seed)
+
+    def run() -> None:
+        number = 0
+        with truth.connect() as connection:
+            while not stop.is_set():
+                with connection.transaction(force_rollback=chance.random() < 0.3):
+                    for _ in range(2):
+                        number += 1
+                        connection.execute(
+                            "INSERT INTO accounts VALUES (%s, 'long')", [10**9 + number]
+                        )
+                        stop.wait(chance.uniform(0.1, 0.8))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(60)
+
+
+def held(db: sqlite3.Connection, table: str) -> list[tuple[Any, ...]]:
+    key = "id" if table == "accounts" else "region, id"
+    return db.execute(f"SELECT * FROM {quote(table)} ORDER BY {key}").fetchall()
+
+
+async def follow_until_last(url: str, file: Path, delay: float) -> None:
+    """Join at a moment of its own, and follow until the last row anybody wrote is there."""
+    await asyncio.sleep(delay)
+    client = await nats_py.connect(url)
+    async with client:
+        follower = Follower(client, str(file), TABLES)
+        await follower.load()
+        last = f"SELECT 1 FROM accounts WHERE id = {LAST_ID}"
+        await follower.follow(lambda: follower.db.execute(last).fetchone() is not None)
+        follower.db.close()
+
+
+async def _follow_all(
+    url: str, files: list[Path], chance: random.Random, enough: threading.Event
+) -> None:
+    async with asyncio.TaskGroup() as group:
+        for file in files:
+            group.create_task(follow_until_last(url, file, chance.uniform(0, 6)))
+        await asyncio.sleep(7)
+        enough.set()
+
+
+def test_snapshot_and_changes_make_the_table_under_any_load(
+    bridge: BridgeProcess, truth: Truth, nats: EmbeddedNats, tmp_path: Path
+) -> None:
+    """Writers, rollbacks, moved keys, transactions open for seconds, and joined at any moment."""
+    print(f"CHAOS_SEED={SEED}")
+    chance = random.Random(SEED)
+    files = [tmp_path / f"{number}.db" for number in range(ROUNDS)]
+    enough = threading.Event()
+
+    def write() -> None:
+        with writing(truth, SEED), long_transactions(truth, SEED):
+            enough.wait(60)
+        with truth.connect() as connection:
+            connection.execute("INSERT INTO accounts VALUES (%s, 'last')", [LAST_ID])
+
+    writers = threading.Thread(target=write)
+    writers.start()
+    try:
+        asyncio.run(_follow_all(nats.url, files, chance, enough))
+    finally:
+        enough.set()
+        writers.join(120)
+
+    assert bridge.process.poll() is None
+    with psycopg.connect(truth.dsn) as connection:
+        expected = {table: connection.execute(query).fetchall() for table, query in _READ.items()}
+    assert len(expected["accounts"]) > 100, "too little was written to prove anything"
+    for file in files:
+        db = sqlite3.connect(file)
+        for table in TABLES:
+            assert held(db, table) == expected[table], f"{file.name}: {table} differs"
+        db.close()

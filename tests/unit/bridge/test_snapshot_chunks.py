@@ -1,0 +1,146 @@
+"""Chunks: COPY's lines to bodies, and how many rows one message takes."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.errors import MalformedWal
+from bridge.snapshot.bodies import bodies_for
+from bridge.snapshot.chunks import HEADROOM_BYTES, Chunker, ctid_ranges
+from bridge.snapshot.copytext import split_line, unescape
+from schemas.codecs import CODECS
+from schemas.names import TableName
+from schemas.shapes import Column
+from schemas.snapshots import SnapshotName
+from schemas.types import ContractType
+from schemas.values import Format
+
+NAME = SnapshotName("s1", TableName("public", "users"), 7, 5)
+COLUMNS = (
+    Column(name="id", position=1, data_type="integer", type_oid=23, type_modifier=-1,
+           type=ContractType("int32")),
+    Column(name="born", position=2, data_type="date", type_oid=1082, type_modifier=-1,
+           type=ContractType("date")),
+)  # fmt: skip
+ESCAPES = {
+    "\b": r"\b",
+    "\f": r"\f",
+    "\n": r"\n",
+    "\r": r"\r",
+    "\t": r"\t",
+    "\v": r"\v",
+    "\\": r"\\",
+}
+
+formats = pytest.mark.parametrize("format", list(CODECS))
+
+
+def escape(text: str) -> bytes:
+    """Write a value as PostgreSQL's COPY does."""
+    return "".join(ESCAPES.get(char, char) for char in text).encode()
+
+
+@given(st.lists(st.none() | st.text(), min_size=1))
+def test_any_line_reads_back(values: list[str | None]) -> None:
+    line = b"\t".join(rb"\N" if value is None else escape(value) for value in values) + b"\n"
+
+    read = split_line(line, len(values))
+
+    assert [None if value is None else value.decode() for value in read] == values
+
+
+def test_a_backslash_and_an_n_are_not_null() -> None:
+    assert split_line(b"\\\\N\t\\N\n", 2) == [rb"\N", None]
+
+
+def test_a_table_without_columns_has_rows() -> None:
+    assert split_line(b"\n", 0) == []
+    assert split_line(b"\n", 1) == [b""]
+
+
+@pytest.mark.parametrize("line", [b"", b"1\t2", b"1\n", b"1\t2\t3\n", b"\\x41\t1\n", b"1\t\\\n"])
+def test_what_copy_does_not_write_is_refused(line: bytes) -> None:
+    """A line cut short or an unknown escape must never become a value."""
+    with pytest.raises(MalformedWal):
+        split_line(line, 2)
+
+
+@given(st.binary())
+def test_any_bytes_unescape_or_raise_the_one_error(field: bytes) -> None:
+    try:
+        unescape(field)
+    except MalformedWal:
+        assert b"\\" in field
+
+
+@formats
+def test_a_chunk_says_which_values_are_text(format: Format) -> None:
+    bodies = bodies_for(COLUMNS, format)
+    rows = [
+        bodies.row(b"1\t2024-02-29\n"),
+        bodies.row(b"2\t0044-03-15 BC\n"),
+        bodies.row(b"3\t\\N\n"),
+    ]
+    chunker = Chunker(10_000)
+    for row, texts in rows:
+        assert chunker.add(row, texts) is None
+    chunk = chunker.rest()
+    assert chunk is not None
+
+    fields = CODECS[format].decode(bodies.chunk(NAME.chunk_head(0, 3), chunk.rows, chunk.texts))
+
+    assert fields["data"] == [
+        {"id": 1, "born": "2024-02-29"},
+        {"id": 2, "born": "0044-03-15 BC"},
+        {"id": 3, "born": None},
+    ]
+    assert fields["text"] == {"1": ["born"]}
+    assert (fields["chunk"], fields["lsn"], fields["schema_revision"]) == (0, 7, 3)
+
+
+@formats
+def test_text_that_its_type_does_not_explain_is_refused(format: Format) -> None:
+    """A value is never skipped or guessed."""
+    with pytest.raises(MalformedWal, match="id"):
+        bodies_for(COLUMNS, format).row(b"one\t2024-02-29\n")
+
+
+@formats
+@given(
+    sizes=st.lists(st.integers(0, 400), max_size=60),
+    max_rows=st.integers(1, 10),
+    odd=st.booleans(),
+)
+def test_chunks_hold_every_row_in_order_and_keep_to_their_limits(
+    format: Format, sizes: list[int], max_rows: int, odd: bool
+) -> None:
+    """Only a row that is alone may be larger than a message."""
+    limit = 1_000
+    chunker = Chunker(limit, max_rows)
+    rows = [b"%d" % number * (size + 1) for number, size in enumerate(sizes)]
+    texts = ["é" * 30] if odd else []
+
+    chunks = [*(chunker.add(row, texts) for row in rows), chunker.rest()]
+
+    full = [chunk for chunk in chunks if chunk is not None]
+    assert list(itertools.chain.from_iterable(chunk.rows for chunk in full)) == rows
+    assert all(len(chunk.rows) <= max_rows for chunk in full)
+    assert all(chunk.size <= limit or len(chunk.rows) == 1 for chunk in full)
+    for chunk in full:
+        body = bodies_for(COLUMNS, format).chunk(NAME.chunk_head(0, 1), chunk.rows, chunk.texts)
+        assert len(body) <= chunk.size + HEADROOM_BYTES // 2
+
+
+@given(st.integers(0, 10_000), st.integers(1, 16))
+def test_ranges_of_pages_are_the_whole_table_once(pages: int, readers: int) -> None:
+    ranges = ctid_ranges(pages, readers)
+
+    assert ranges[0][0] == 0
+    assert ranges[-1][1] is None
+    assert [end for _, end in ranges[:-1]] == [start for start, _ in ranges[1:]]
+    assert all(end is None or end > start for start, end in ranges)
+    assert len(ranges) <= readers
