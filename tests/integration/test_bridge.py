@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from examples.embedded import EmbeddedNats, EmbeddedPostgres
@@ -145,6 +146,17 @@ def test_the_slot_follows_when_only_other_tables_write(
     del bridge
     users.execute("CREATE TABLE noise (x int)")
     users.execute("INSERT INTO noise SELECT generate_series(1, 1000)")
+    wait_confirmed(users, wal_end(users))
+
+
+def test_the_slot_follows_when_only_other_databases_write(
+    bridge: BridgeProcess, users: Connection, postgres: EmbeddedPostgres
+) -> None:
+    """All databases of a cluster share one WAL, and a slot of an idle one keeps it all."""
+    del bridge
+    with psycopg.connect(postgres.dsn(), autocommit=True) as neighbour:
+        neighbour.execute("CREATE TEMPORARY TABLE noise (x int)")
+        neighbour.execute("SELECT pg_logical_emit_message(false, 'noise', repeat('x', 100000))")
     wait_confirmed(users, wal_end(users))
 
 
