@@ -8,8 +8,11 @@ its WAL end while changes wait would confirm them unsent.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from datetime import timedelta
+
+AGING_STEP_SECONDS = 0.25
 
 
 class Progress:
@@ -64,4 +67,11 @@ class Progress:
 
     def _mark(self, lsn: int, now: float) -> None:
         self.acked_lsn = lsn
-        self._aging.append((now + self._hold, lsn))
+        if not self._hold:
+            self._safe_lsn = lsn
+            return
+        # One mark per step of time: thousands of transactions a second would fill memory else.
+        due = math.ceil((now + self._hold) / AGING_STEP_SECONDS) * AGING_STEP_SECONDS
+        if self._aging and self._aging[-1][0] >= due:
+            self._aging.pop()
+        self._aging.append((due, lsn))

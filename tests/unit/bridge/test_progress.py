@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.progress import Progress
+from bridge.progress import AGING_STEP_SECONDS, Progress
 
 
 def test_a_transaction_is_safe_only_when_all_of_it_is_acknowledged() -> None:
@@ -70,6 +70,18 @@ def test_synced_waits_until_the_server_has_written_to_disk() -> None:
     assert progress.acked_lsn == 100
     assert progress.safe_lsn(169.9) == 10
     assert progress.safe_lsn(170.0) == 100
+
+
+def test_waiting_marks_take_little_memory_however_many_transactions_there_are() -> None:
+    """Two minutes of ten thousand transactions a second must not pile up, nor be held longer."""
+    progress = Progress(0, hold=timedelta(seconds=10))
+    for number in range(1, 10_001):
+        progress.transaction_ended(number, now=number / 1_000)
+
+    assert len(progress._aging) <= 10 / AGING_STEP_SECONDS + 1
+    assert progress.safe_lsn(10.9) <= 900
+    assert progress.safe_lsn(15.0) >= 5_000 - 1_000 * AGING_STEP_SECONDS
+    assert progress.safe_lsn(21.0) == 10_000
 
 
 def test_an_ack_of_more_than_was_sent_is_a_bug() -> None:
