@@ -1,0 +1,209 @@
+"""A snapshot from request to end, each test with a bridge of its own: waits, joins, ends."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from examples.embedded import EmbeddedNats, EmbeddedPostgres
+from tests.conftest import Connection
+from tests.support.bridge import BridgeProcess, wait_for
+from tests.support.snapshots import (
+    ask,
+    cancel,
+    read_snapshots,
+    store_request,
+    take,
+    wait_snapshot,
+)
+from tests.support.stream import count_messages, read_changes
+
+BIG_ROWS = 200_000
+
+
+@pytest.fixture
+def big(connection: Connection) -> Connection:
+    """A table that takes a while to copy."""
+    connection.execute("CREATE TABLE big (id int PRIMARY KEY, filler text)")
+    connection.execute(
+        "INSERT INTO big SELECT g, repeat('x', 100) FROM generate_series(1, %s) g", [BIG_ROWS]
+    )
+    connection.execute("CREATE PUBLICATION pub FOR TABLE big")
+    return connection
+
+
+@pytest.fixture
+def bridge(
+    postgres: EmbeddedPostgres, database: str, nats: EmbeddedNats, big: Connection, tmp_path: Path
+) -> Iterator[BridgeProcess]:
+    del big
+    environ = {**postgres.env(database), **nats.env()}
+    flags = ("--slot", f"slot_{database}", "--pub", "pub", "--durability", "acked")
+    with BridgeProcess(environ, *flags, log=tmp_path / "bridge.log") as process:
+        process.wait_serving()
+        yield process
+
+
+def temporary_slots(connection: Connection) -> int:
+    row = connection.execute(
+        "SELECT count(*) FROM pg_replication_slots"
+        " WHERE temporary AND database = current_database()"
+    ).fetchone()
+    assert row is not None
+    return int(str(row[0]))
+
+
+def wait_exporting(bridge: BridgeProcess) -> dict[str, Any]:
+    def exporting() -> dict[str, Any] | None:
+        running = bridge.status()["snapshots"]["running"]
+        return next((one for one in running if one["state"] == "exporting"), None)
+
+    return wait_for(exporting, "an export to begin")
+
+
+def wait_copying(bridge: BridgeProcess) -> dict[str, Any]:
+    def copying() -> dict[str, Any] | None:
+        running = bridge.status()["snapshots"]["running"]
+        return next((one for one in running if one["state"] == "copying" and one["chunks"]), None)
+
+    return wait_for(copying, "a chunk to be stored")
+
+
+def test_a_snapshot_waits_for_open_transactions_and_shows_it(
+    bridge: BridgeProcess, big: Connection, nats: EmbeddedNats
+) -> None:
+    """Only then is the LSN exact; and whoever asked meanwhile shares what comes of it."""
+    with psycopg.connect(big.info.dsn, password=big.info.password) as other:
+        other.execute("INSERT INTO big VALUES (-1, 'open')")
+        store_request(nats.url, "big", b'{"to": [10]}')
+        running = wait_exporting(bridge)
+        wait_for(lambda: temporary_slots(big), "the temporary slot")
+        other.commit()
+
+    snapshot = wait_snapshot(nats.url, running["snapshot_id"])
+
+    snapshot.assert_whole()
+    assert sorted(row["id"] for row in snapshot.rows) == [-1, *range(1, 10)]
+    assert temporary_slots(big) == 0
+
+
+def test_a_second_request_joins_while_changes_go_on(
+    bridge: BridgeProcess, big: Connection, nats: EmbeddedNats
+) -> None:
+    """What the second asker missed of the changes is behind the sequence the reply names."""
+    first = ask(nats.url, "big")
+    wait_copying(bridge)
+    assert temporary_slots(big) == 0, "the slot keeps no WAL while rows are copied"
+    big.execute("INSERT INTO big VALUES (0, 'meanwhile')")
+    wait_for(lambda: count_messages(nats.url) == 2, "the change, while the snapshot runs")
+
+    second = ask(nats.url, "big")
+
+    assert second == first
+    snapshot = wait_snapshot(nats.url, first["snapshot_id"])
+    snapshot.assert_whole()
+    assert sorted(row["id"] for row in snapshot.rows) == list(range(1, BIG_ROWS + 1))
+    (change,) = read_changes(nats.url)
+    assert change.sequence > second["cdc_sequence"]
+    assert change.fields["commit_lsn"] >= second["lsn"]
+    metrics = bridge.get("/metrics")[1].decode()
+    assert f"bridge_snapshot_rows_total {float(BIG_ROWS)}" in metrics
+
+
+def test_a_cancelled_snapshot_is_told_as_failed_and_leaves_no_chunks(
+    bridge: BridgeProcess, big: Connection, nats: EmbeddedNats
+) -> None:
+    reply = ask(nats.url, "big")
+    wait_copying(bridge)
+
+    answer = cancel(nats.url, "big")
+
+    assert answer == {"status": "cancelled", "snapshot_ids": [reply["snapshot_id"]]}
+    snapshot = wait_snapshot(nats.url, reply["snapshot_id"])
+    assert snapshot.error is not None
+    assert "cancelled" in snapshot.error["error"]
+    wait_for(lambda: not read_snapshots(nats.url)[reply["snapshot_id"]].chunks, "chunks to go")
+    assert bridge.status()["state"] == "streaming"
+    assert take(nats.url, "big", {"to": [2]}).rows == [{"id": 1, "filler": "x" * 100}]
+    del big
+
+
+def test_killed_in_the_middle_there_is_no_meta_and_the_next_bridge_says_so(
+    bridge: BridgeProcess, big: Connection, nats: EmbeddedNats
+) -> None:
+    """A consumer must not take a part for the whole, nor wait for ever."""
+    reply = ask(nats.url, "big")
+    wait_copying(bridge)
+    bridge.kill()
+    assert read_snapshots(nats.url)[reply["snapshot_id"]].meta is None
+    wait_for(lambda: temporary_slots(big) == 0, "the temporary slot to go with its connection")
+
+    bridge.start()
+    bridge.wait_serving()
+
+    snapshot = wait_snapshot(nats.url, reply["snapshot_id"])
+    assert snapshot.meta is None
+    assert snapshot.error is not None
+    again = take(nats.url, "big", {"to": [3]})
+    assert [row["id"] for row in again.rows] == [1, 2]
+
+
+def test_a_stored_request_survives_the_bridge(
+    bridge: BridgeProcess, big: Connection, nats: EmbeddedNats
+) -> None:
+    """Asked while it was down, and again while it was killed in the middle: served in the end."""
+    bridge.kill()
+    store_request(nats.url, "big")
+    bridge.start()
+    wait_copying(bridge)
+    bridge.terminate()
+
+    bridge.start()
+
+    def whole() -> str | None:
+        return next((i for i, s in read_snapshots(nats.url).items() if s.meta), None)
+
+    snapshot_id = wait_for(whole, "the request to be served after all")
+    snapshot = wait_snapshot(nats.url, snapshot_id)
+    snapshot.assert_whole()
+    assert len(snapshot.rows) == BIG_ROWS
+    del big
+
+
+def test_a_truncate_at_the_wrong_moment_is_not_taken_for_an_empty_table(
+    bridge: BridgeProcess, big: Connection, nats: EmbeddedNats
+) -> None:
+    """Rewritten files look empty to an older snapshot: then it must be exported anew."""
+    big.execute("CREATE TABLE other (id int)")
+    with psycopg.connect(big.info.dsn, password=big.info.password) as other:
+        other.execute("INSERT INTO other VALUES (1)")
+        store_request(nats.url, "big")
+        running = wait_exporting(bridge)
+        big.execute("TRUNCATE big; INSERT INTO big VALUES (1, 'new')")
+        other.commit()
+
+    snapshot = wait_snapshot(nats.url, running["snapshot_id"])
+
+    snapshot.assert_whole()
+    assert snapshot.rows == [{"id": 1, "filler": "new"}]
+
+
+def test_several_readers_copy_every_row_once_and_json_is_spoken(
+    postgres: EmbeddedPostgres, database: str, nats: EmbeddedNats, big: Connection, tmp_path: Path
+) -> None:
+    """Ranges of pages meet without overlap, on the same snapshot."""
+    big.execute("DELETE FROM big WHERE id % 10 <> 0")
+    environ = {**postgres.env(database), **nats.env()}
+    flags = ("--slot", f"slot_{database}", "--pub", "pub", "--snapshot-readers", "3", "--json")
+    with BridgeProcess(environ, *flags, log=tmp_path / "bridge.log") as bridge:
+        bridge.wait_serving()
+        snapshot = take(nats.url, "big")
+
+    assert sorted(row["id"] for row in snapshot.rows) == list(range(10, BIG_ROWS + 1, 10))
+    assert {chunk.headers["Content-Type"] for chunk in snapshot.chunks} == {"application/json"}
+    assert json.loads(snapshot.chunks[0].body)["operation"] == "snapshot"
