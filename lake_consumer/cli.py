@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Event
+from typing import Any
 
 from lake_consumer import logs
 from lake_consumer.config import OPTIONS, LakeConfig, parse_spark_conf, read_config
@@ -28,16 +29,29 @@ exit codes: 0 done, 1 failed with nothing lost, 2 bad option, 3 NATS or its stre
 """
 
 
+Flags = Mapping[str, Any]
+"""What the command line gave, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument of a single command; what all commands share is in `config.OPTIONS`."""
+
+    name: str
+    settings: Mapping[str, Any]
+
+
 @dataclass(frozen=True, slots=True)
 class Command:
     """One row of the command table."""
 
     name: str
     help: str
-    act: Callable[[LakeConfig], None]
+    act: Callable[[LakeConfig, Flags], None]
+    arguments: tuple[Argument, ...] = ()
 
 
-def _run(config: LakeConfig) -> None:
+def _run(config: LakeConfig, _: Flags) -> None:
     from lake_consumer.app import run  # noqa: PLC0415 - Spark is slow to import; --help is not
 
     stop = Event()
@@ -45,7 +59,7 @@ def _run(config: LakeConfig) -> None:
     run(config, stop, lambda: _stop_on_signals(stop))
 
 
-def _drain(config: LakeConfig) -> None:
+def _drain(config: LakeConfig, _: Flags) -> None:
     from lake_consumer.app import drain  # noqa: PLC0415 - as above
 
     stop = Event()
@@ -53,7 +67,7 @@ def _drain(config: LakeConfig) -> None:
     drain(config, stop, lambda: _stop_on_signals(stop))
 
 
-def _status(config: LakeConfig) -> None:
+def _status(config: LakeConfig, _: Flags) -> None:
     from lake_consumer.status import read_status, render_status  # noqa: PLC0415 - as above
 
     sys.stdout.write(render_status(read_status(config)) + "\n")
@@ -95,6 +109,8 @@ def build_parser() -> argparse.ArgumentParser:
             epilog=EPILOG,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
+        for argument in command.arguments:
+            child.add_argument(argument.name, **argument.settings)
         _add_options(child)
     return parser
 
@@ -119,7 +135,7 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] = os.envi
     flags = vars(build_parser().parse_args(argv))
     act = next(command.act for command in COMMANDS if command.name == flags["command"])
     try:
-        act(read_config(flags, environ, parse_spark_conf(flags["spark_conf"])))
+        act(read_config(flags, environ, parse_spark_conf(flags["spark_conf"])), flags)
     except LakeError as error:
         _complain(str(error), error.advice, verbose=flags["verbose"])
         return error.exit_code
