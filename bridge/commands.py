@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from bridge.config import BridgeConfig, NatsConfig, PostgresConfig, StreamOverrides
-from bridge.doctor import mebibytes
+from bridge.doctor.findings import mebibytes
 from bridge.errors import BadConfiguration, BridgeError
 from bridge.facts import Facts, SinkFacts, SourceFacts, Unreachable
 from bridge.jetstream import control

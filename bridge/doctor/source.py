@@ -1,84 +1,21 @@
-"""The doctor: judges what was found on both servers. Pure; it neither asks nor changes anything.
-
-Facts come from `postgres/survey.py` and `jetstream/survey.py`. Each row of `CHECKS` reads them and
-gives findings: `ok`, `warn` (the bridge works, a promise is weaker than it could be) or `fail` (it
-cannot start, or one of its tasks cannot be done), the latter two with what to do. A server that
-could not be asked is one failure, and the rows about it are left out.
-"""
+"""Checks of PostgreSQL: its version and settings, the role, the publication's tables, the slot."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator
 
-from bridge.facts import (
-    ClockReading,
-    Facts,
-    SinkFacts,
-    SourceFacts,
-    StoreFinding,
-    TableFinding,
-    Unreachable,
-    Verdict,
-)
+from bridge.doctor.findings import Answer, Check, Said, counted, mebibytes, quoted
+from bridge.facts import Facts, SourceFacts, TableFinding, Unreachable, Verdict
 
 OLDEST_POSTGRES = 150_000
 """The first whose publications name their columns."""
-OLDEST_NATS = (2, 14)
-"""The first with fast-ingest batches."""
-CLOCK_TOLERANCE_SECONDS = 2.0
 SMALL_KEEP_MIB = 1_024
 PLUGIN = "pgoutput"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """What one check says about one thing."""
-
-    verdict: Verdict
-    check: str
-    what: str
-    remedy: str = ""
-
-    def to_map(self) -> dict[str, str]:
-        return {
-            "verdict": self.verdict,
-            "check": self.check,
-            "what": self.what,
-            "remedy": self.remedy,
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class Said:
-    """A judgement before it is given its check's name."""
-
-    verdict: Verdict
-    what: str
-    remedy: str = ""
-    about: str = ""
-
-
-Answer = Said | Iterable[Said]
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One row: its name, and the function that judges."""
-
-    name: str
-    judge: Callable[[Facts], Answer]
 
 
 def _of_source(judge: Callable[[Facts, SourceFacts], Answer]) -> Callable[[Facts], Answer]:
     """Leave a check out where PostgreSQL could not be asked."""
     return lambda facts: judge(facts, facts.source) if isinstance(facts.source, SourceFacts) else ()
-
-
-def _of_sink(judge: Callable[[Facts, SinkFacts], Answer]) -> Callable[[Facts], Answer]:
-    """Leave a check out where NATS could not be asked."""
-    return lambda facts: judge(facts, facts.sink) if isinstance(facts.sink, SinkFacts) else ()
 
 
 def _source_reachable(facts: Facts) -> Said:
@@ -151,7 +88,7 @@ def _publication(facts: Facts, source: SourceFacts) -> Said:
     if not source.tables:
         return Said("warn", f"{name} has no tables: there is nothing to publish",
                     f"ALTER PUBLICATION {quoted(name)} ADD TABLE ...;")  # fmt: skip
-    return Said("ok", f"{name} has {_count(len(source.tables), 'table')}")
+    return Said("ok", f"{name} has {counted(len(source.tables), 'table')}")
 
 
 def _keys(_: Facts, source: SourceFacts) -> Iterator[Said]:
@@ -234,78 +171,7 @@ def _idle_timeout(_: Facts, source: SourceFacts) -> Answer:
                 " then SELECT pg_reload_conf();")  # fmt: skip
 
 
-def _sink_reachable(facts: Facts) -> Said:
-    if isinstance(facts.sink, Unreachable):
-        return Said("fail", f"{facts.sink.why}; nothing else could be checked there",
-                    facts.sink.advice)  # fmt: skip
-    return Said("ok", f"connected {'over' if facts.sink.encrypted else 'without'} TLS")
-
-
-def _sink_version(_: Facts, sink: SinkFacts) -> Said:
-    parts = sink.version.split(".")
-    numbers = tuple(int(part) for part in parts[:2] if part.isdigit())
-    if numbers < OLDEST_NATS:
-        return Said("fail", f"nats-server {sink.version} cannot keep a batch in order when one of"
-                    " its messages is refused",
-                    f"Use nats-server {'.'.join(map(str, OLDEST_NATS))} or newer.")  # fmt: skip
-    return Said("ok", f"nats-server {sink.version}")
-
-
-def _jetstream(_: Facts, sink: SinkFacts) -> Said:
-    if sink.jetstream:
-        return Said("fail", sink.jetstream.why, sink.jetstream.advice)
-    return Said("ok", "enabled for this account")
-
-
-def _streams(_: Facts, sink: SinkFacts) -> Iterator[Said]:
-    return _stores(sink.streams)
-
-
-def _buckets(_: Facts, sink: SinkFacts) -> Iterator[Said]:
-    return _stores(sink.buckets)
-
-
-def _stores(stores: Iterable[StoreFinding]) -> Iterator[Said]:
-    for store in stores:
-        if not store.exists:
-            yield Said("ok", "does not exist; the bridge makes it at start", about=store.name)
-        elif not store.problems:
-            yield Said("ok", "its settings keep every promise", about=store.name)
-        for verdict, what, remedy in store.problems:
-            yield Said(verdict, what, remedy, store.name)
-
-
-def _room(_: Facts, sink: SinkFacts) -> Answer:
-    missing = sum(store.reserves_bytes for store in sink.streams if not store.exists)
-    if sink.jetstream or not missing or sink.storage_free is None:
-        return ()
-    if missing > sink.storage_free:
-        return Said("fail", f"streams to be made reserve {mebibytes(missing)}, and the account has"
-                    f" {mebibytes(sink.storage_free)} left",
-                    "Raise the account's disk storage, or choose less with"
-                    " --stream-max-bytes.")  # fmt: skip
-    return Said("ok", f"{mebibytes(sink.storage_free)} left for {mebibytes(missing)} of streams")
-
-
-def _clocks(facts: Facts) -> Iterator[Said]:
-    if isinstance(facts.source, SourceFacts):
-        yield judge_clock("PostgreSQL", facts.source.clock)
-    if isinstance(facts.sink, SinkFacts) and facts.sink.clock:
-        yield judge_clock("NATS", facts.sink.clock)
-
-
-def judge_clock(server: str, clock: ClockReading) -> Said:
-    """Positions and order do not depend on clocks; ages, lags and expiry do."""
-    off = abs(clock.ahead_seconds)
-    if off - clock.uncertainty_seconds > CLOCK_TOLERANCE_SECONDS:
-        way = "ahead of" if clock.ahead_seconds > 0 else "behind"
-        return Said("warn", f"{server} is {off:.1f} s {way} this machine: ages and lags are wrong"
-                    " by as much", "Let both follow an NTP server.", server)  # fmt: skip
-    within = max(off, clock.uncertainty_seconds)
-    return Said("ok", f"{server} and this machine agree within {within:.1g} s", about=server)
-
-
-CHECKS = (
+SOURCE_CHECKS = (
     Check("postgres", _source_reachable),
     Check("postgres version", _of_source(_source_version)),
     Check("primary", _of_source(_primary)),
@@ -319,69 +185,4 @@ CHECKS = (
     Check("slot", _of_source(_slot)),
     Check("max_slot_wal_keep_size", _of_source(_keep_size)),
     Check("idle_replication_slot_timeout", _of_source(_idle_timeout)),
-    Check("nats", _sink_reachable),
-    Check("nats version", _of_sink(_sink_version)),
-    Check("jetstream", _of_sink(_jetstream)),
-    Check("stream", _of_sink(_streams)),
-    Check("bucket", _of_sink(_buckets)),
-    Check("room", _of_sink(_room)),
-    Check("clock", _clocks),
 )
-
-
-def examine(facts: Facts) -> list[Finding]:
-    """Let every row judge, in the table's order."""
-    findings = []
-    for check in CHECKS:
-        answer = check.judge(facts)
-        for said in [answer] if isinstance(answer, Said) else answer:
-            name = f"{check.name} {said.about}".strip()
-            findings.append(
-                Finding(verdict=said.verdict, check=name, what=said.what, remedy=said.remedy)
-            )
-    return findings
-
-
-def passes(findings: Iterable[Finding]) -> bool:
-    """Warnings do not keep the bridge from its work; a failure does."""
-    return all(finding.verdict != "fail" for finding in findings)
-
-
-def render(findings: Sequence[Finding]) -> str:
-    """Write one line per finding, its remedy at the end, and a last line that counts."""
-    width = max((len(finding.check) for finding in findings), default=0)
-    lines = [
-        f"{finding.verdict:<5} {finding.check:<{width}}  {finding.what}"
-        + (f" -> {finding.remedy}" if finding.remedy else "")
-        for finding in findings
-    ]
-    return "\n".join([*lines, summary(findings)])
-
-
-def summary(findings: Sequence[Finding]) -> str:
-    counts = dict.fromkeys(("ok", "warn", "fail"), 0)
-    for finding in findings:
-        counts[finding.verdict] += 1
-    return f"{counts['ok']} ok, {_count(counts['warn'], 'warning')}, {counts['fail']} failed"
-
-
-def to_map(findings: Sequence[Finding]) -> dict[str, Any]:
-    """Give the same for machines."""
-    return {"passes": passes(findings), "findings": [finding.to_map() for finding in findings]}
-
-
-def quoted(name: str) -> str:
-    """Quote an SQL name."""
-    return '"' + name.replace('"', '""') + '"'
-
-
-def mebibytes(size: int) -> str:
-    """Write a size for people."""
-    for unit, power in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
-        if size >= 1 << power:
-            return f"{size / (1 << power):.3g} {unit}"
-    return f"{size} B"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
