@@ -13,7 +13,8 @@ from nats.js import JetStreamContext
 
 from bridge import VERSION
 from bridge.config import BridgeConfig
-from bridge.errors import SinkRefused, SlotLost, SourceLost
+from bridge.errors import SinkRefused, SlotGone, SlotLost, SourceLost
+from bridge.gaps import gap_message, leaves_gap
 from bridge.http.server import HttpServer
 from bridge.jetstream import control
 from bridge.jetstream.lane import Lane
@@ -24,7 +25,7 @@ from bridge.metrics import metrics_line
 from bridge.options import Durability
 from bridge.pipeline import Pipeline
 from bridge.postgres import catalog, connection
-from bridge.postgres.slot import CreateSlot, create_slot, find_slot, plan_slot
+from bridge.postgres.slot import CreateSlot, create_slot, drop_slot, find_slot, plan_slot
 from bridge.postgres.slotwatch import SlotWatcher
 from bridge.postgres.walstream import WalStream
 from bridge.progress import Progress
@@ -158,13 +159,21 @@ class Bridge:
         reporter = asyncio.create_task(self._report(), name="report")
         try:
             await supervise(
-                self._session,
+                self._session_or_recreate,
                 status=self.status,
                 stop=self._stop,
                 start_timeout=self._config.start_timeout,
             )
         finally:
             reporter.cancel()
+
+    async def _session_or_recreate(self) -> None:
+        try:
+            await self._session()
+        except SlotLost as lost:
+            if self._config.on_lost_slot == "stop":
+                raise
+            raise SlotGone(str(lost)) from lost
 
     async def _session(self) -> None:
         config = self._config
@@ -181,7 +190,7 @@ class Bridge:
             with connection.translated(config.postgres):
                 ours = await catalog.source_id(source, config.slot)
             registry = Registry(js, self._codec, oversize, str(ours))
-            start_lsn = await self._slot(source)
+            start_lsn = await self._slot(source, registry, ours)
             tables = await self._register_tables(source, registry, ours)
             lane = await Lane.open(config.nats, config.limits.ack_timeout)
             stack.push_async_callback(_quietly, lane.close)
@@ -238,14 +247,32 @@ class Bridge:
         self.status.durability = durability
         return self._config.sync_interval if durability == "synced" else timedelta(0)
 
-    async def _slot(self, source: catalog.Connection) -> Lsn:
-        name = self._config.slot
+    async def _slot(self, source: catalog.Connection, registry: Registry, ours: SourceId) -> Lsn:
+        """Find the slot, or make it behind a mark of what it cannot give."""
+        name, recreate = self._config.slot, self._config.on_lost_slot == "recreate"
         with connection.translated(self._config.postgres):
-            plan = plan_slot(name, await find_slot(source, name))
-            if isinstance(plan, CreateSlot):
-                _log.info("making slot %s", name)
-                return await create_slot(source, name)
-        return plan.confirmed_lsn
+            plan = plan_slot(name, await find_slot(source, name), recreate=recreate)
+            if not isinstance(plan, CreateSlot):
+                return plan.confirmed_lsn
+            live = await catalog.live_slots(source)
+            await self._mark_gap(await catalog.wal_end(source), registry, ours, live)
+            if plan.lost:
+                await drop_slot(source, plan.lost)
+            _log.info("making slot %s", name)
+            return await create_slot(source, name)
+
+    async def _mark_gap(
+        self, wal_end: Lsn, registry: Registry, ours: SourceId, live: Collection[str]
+    ) -> None:
+        with control.translated(self._config.nats):
+            if not leaves_gap((await registry.owners()).values(), ours, live):
+                return
+            _log.error(
+                "the slot that published these tables before is gone: changes are missing from the"
+                " stream up to %s; the gap is marked there, and consumers need new snapshots",
+                wal_end,
+            )
+            await registry.publish(gap_message(ours, wal_end))
 
     async def _register_tables(
         self, source: catalog.Connection, registry: Registry, ours: SourceId

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from bridge.errors import BadConfiguration
-from bridge.options import OPTIONS, Durability, SslMode, Values, read_values
+from bridge.options import OPTIONS, Durability, OnLostSlot, SslMode, Values, read_values
 from schemas.values import Format
 
 
@@ -118,6 +118,7 @@ class BridgeConfig:
     snapshots: SnapshotLimits
     format: Format
     durability: Durability
+    on_lost_slot: OnLostSlot
     sync_interval: timedelta
     start_timeout: timedelta
     log_level: str
@@ -149,6 +150,7 @@ def read_config(
         ),
         format="json" if values["json"] else "msgpack",
         durability=values["durability"],
+        on_lost_slot=values["on_lost_slot"],
         sync_interval=values["sync_interval"],
         start_timeout=values["start_timeout"],
         log_level=values["log_level"],

@@ -57,9 +57,17 @@ class SlotLost(BridgeError):
 
     exit_code = 7
     advice = (
-        "Raise max_slot_wal_keep_size, drop the slot with"
-        " pg_drop_replication_slot('<slot>'), restart, and let consumers take a new snapshot."
+        "Raise max_slot_wal_keep_size and start with --on-lost-slot recreate: the slot is made anew"
+        " and the gap is marked in the stream, where consumers take new snapshots."
     )
+
+
+class SlotGone(BridgeError):
+    """The slot was lost, and --on-lost-slot says to make it anew."""
+
+    disposition = Disposition.RETRY
+    exit_code = 7
+    advice = "Raise max_slot_wal_keep_size; consumers take new snapshots at the marked gap."
 
 
 class SlotBusy(BridgeError):

@@ -20,6 +20,9 @@ from bridge.errors import BadConfiguration
 Durability = Literal["auto", "acked", "synced"]
 DURABILITIES: tuple[Durability, ...] = ("auto", "acked", "synced")
 
+OnLostSlot = Literal["stop", "recreate"]
+ON_LOST_SLOT: tuple[OnLostSlot, ...] = ("stop", "recreate")
+
 SslMode = Literal["disable", "allow", "prefer", "require", "verify-ca", "verify-full"]
 SSL_MODES: tuple[SslMode, ...] = (
     "disable", "allow", "prefer", "require", "verify-ca", "verify-full",
@@ -83,6 +86,13 @@ def _durability(text: str) -> Durability:
     for durability in DURABILITIES:
         if durability == text:
             return durability
+    raise ValueError
+
+
+def _on_lost_slot(text: str) -> OnLostSlot:
+    for choice in ON_LOST_SLOT:
+        if choice == text:
+            return choice
     raise ValueError
 
 
@@ -172,6 +182,10 @@ OPTIONS = (
     Option(name="sync_interval", flag="--sync-interval", env="BRIDGE_SYNC_INTERVAL", default="120",
            read=_seconds, expects="seconds",
            help="nats-server's sync_interval, in seconds; how long synced waits"),
+    Option(name="on_lost_slot", flag="--on-lost-slot", env="BRIDGE_ON_LOST_SLOT", default="stop",
+           read=_on_lost_slot, expects=" or ".join(ON_LOST_SLOT),
+           help="when PostgreSQL discarded WAL that was not read yet: stop and say so, or recreate"
+           " the slot and mark the gap in the stream, so that consumers take new snapshots"),
     Option(name="max_in_flight_bytes", flag="--max-in-flight-bytes",
            env="BRIDGE_MAX_IN_FLIGHT_BYTES", default=str(16 << 20), read=_positive,
            expects="a positive number",

@@ -10,6 +10,8 @@ from schemas.names import BadToken, TableName, escape, unescape
 CDC = "cdc"
 INIT = "init"
 LOGICAL_MESSAGES = "_message"
+GAP_PREFIX = "bridge-gap"
+"""Prefix of the bridge's own message: changes are missing here, so take new snapshots."""
 
 Operation = Literal["INSERT", "UPDATE", "DELETE", "TRUNCATE"]
 OPERATIONS: tuple[Operation, ...] = ("INSERT", "UPDATE", "DELETE", "TRUNCATE")

@@ -21,8 +21,15 @@ from nats.js.kv import KeyValue
 
 from bridge.jetstream.oversize import OversizeStore
 from bridge.protocol.messages import Relation
-from schemas.codecs import BadPayload, Codec, codec_for, decode_entry
-from schemas.events import Place
+from schemas.codecs import (
+    CONTENT_TYPE,
+    MESSAGE_ID,
+    BadPayload,
+    Codec,
+    codec_for,
+    decode_entry,
+)
+from schemas.events import LogicalMessage, Place
 from schemas.names import TableName
 from schemas.positions import ORIGIN, Position
 from schemas.shapes import TableShape
@@ -140,6 +147,12 @@ class Registry:
     def describe(self, shape: TableShape, lsn: int) -> dict[str, Any]:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         return shape.to_map(timestamp=now, lsn=lsn, source=self.source)
+
+    async def publish(self, message: LogicalMessage) -> None:
+        """Store a message of the bridge's own in the CDC stream, before any change is sent."""
+        headers = {MESSAGE_ID: message.msg_id, CONTENT_TYPE: self._codec.content_type}
+        body = self._codec.encode(message.to_map())
+        await self._js.publish(message.subject, body, stream=CDC_STREAM.name, headers=headers)
 
     async def announced(self, table: TableName) -> str | None:
         """Give the fingerprint of the shape that the stream's end is in."""

@@ -57,7 +57,9 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class CreateSlot:
-    """The slot is missing: make it."""
+    """The slot is missing, or lost for good: make it, where `lost` is dropped."""
+
+    lost: Slot | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,7 @@ class ResumeFrom:
     confirmed_lsn: Lsn
 
 
-def plan_slot(name: str, found: Slot | None) -> CreateSlot | ResumeFrom:
+def plan_slot(name: str, found: Slot | None, *, recreate: bool = False) -> CreateSlot | ResumeFrom:
     """Decide what to do about the slot, or say why it cannot be used."""
     if found is None:
         return CreateSlot()
@@ -77,6 +79,8 @@ def plan_slot(name: str, found: Slot | None) -> CreateSlot | ResumeFrom:
             advice="Choose another --slot, or drop it with"
             f" SELECT pg_drop_replication_slot('{name}').",
         )
+    if found.wal_lost and recreate:
+        return CreateSlot(lost=found)
     if found.wal_lost or found.confirmed_lsn is None:
         raise SlotLost(f"slot {name} is {found.wal_status}: PostgreSQL removed WAL it still needed")
     return ResumeFrom(found.confirmed_lsn)

@@ -16,6 +16,7 @@ from nats import connect as nats_connect
 from bridge.errors import SlotLost
 from examples.embedded import EmbeddedNats, EmbeddedPostgres
 from schemas.streams import CDC_STREAM
+from schemas.subjects import GAP_PREFIX
 from tests.support.bridge import BridgeProcess, wait_for
 from tests.support.stream import count_messages, read_changes, read_stream
 from tests.support.truth import PUBLICATION, Truth, assert_tells_the_truth, writing
@@ -122,24 +123,58 @@ def test_a_stop_ends_even_when_nats_is_down(
     assert_tells_the_truth(read_changes(nats.url), truth)
 
 
+def lose_slot(postgres: EmbeddedPostgres, truth: Truth, rows: range) -> None:
+    """Write more than PostgreSQL keeps for a slot that nobody reads."""
+    postgres.settings["max_slot_wal_keep_size"] = "16MB"
+    postgres.restart()
+    with truth.connect() as connection:
+        for number in rows:
+            connection.execute("INSERT INTO accounts (id) VALUES (%s)", [number])
+            connection.execute("SELECT pg_switch_wal()")
+        connection.execute("CHECKPOINT")
+
+
+def _insert(truth: Truth, number: int) -> None:
+    with truth.connect() as connection:
+        connection.execute("INSERT INTO accounts (id) VALUES (%s)", [number])
+
+
 def test_a_lost_slot_is_recognised_and_explained(
     bridge: BridgeProcess, own_postgres: EmbeddedPostgres, truth: Truth
 ) -> None:
     """Going on from another position would lose changes without a word."""
     bridge.terminate()
-    own_postgres.settings["max_slot_wal_keep_size"] = "16MB"
-    own_postgres.restart()
-    with truth.connect() as connection:
-        for number in range(4):
-            connection.execute("INSERT INTO accounts (id) VALUES (%s)", [number])
-            connection.execute("SELECT pg_switch_wal()")
-        connection.execute("CHECKPOINT")
+    lose_slot(own_postgres, truth, rows=range(4))
 
     bridge.start()
 
     assert bridge.wait() == SlotLost.exit_code
     assert f"slot {SLOT} is lost" in bridge.said()
     assert "max_slot_wal_keep_size" in bridge.said()
+
+
+def test_a_slot_made_anew_marks_the_gap_in_the_stream(
+    environ: dict[str, str], nats: EmbeddedNats, own_postgres: EmbeddedPostgres, truth: Truth,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    """Consumers must hear that changes are missing, between those before and those behind."""
+    more = flags("--durability", "acked", "--on-lost-slot", "recreate")
+    with BridgeProcess(environ, *more, log=tmp_path / "bridge.log") as bridge:
+        bridge.wait_streaming()
+        _insert(truth, 1)
+        settle(truth, bridge)
+        bridge.terminate()
+        lose_slot(own_postgres, truth, rows=range(2, 6))
+        bridge.start()
+        bridge.wait_streaming()
+        _insert(truth, 6)
+        settle(truth, bridge)
+
+        stored = [m for m in read_stream(nats.url) if not m.subject.endswith(".schema")]
+
+        told = [m.fields["data"]["id"] if m.is_change else m.fields["prefix"] for m in stored]
+        assert told == [1, GAP_PREFIX, 6]
+        assert "the gap is marked there" in bridge.said()
 
 
 def test_a_transaction_of_any_size_flows_through_bounded_memory(

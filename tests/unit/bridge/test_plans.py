@@ -60,6 +60,13 @@ def test_a_lost_slot_stops_with_the_setting_to_raise() -> None:
     assert "max_slot_wal_keep_size" in raised.value.advice
 
 
+def test_a_lost_slot_is_made_anew_only_when_told_so() -> None:
+    lost = dataclasses.replace(SLOT, wal_status="lost")
+
+    assert plan_slot("s", lost, recreate=True) == CreateSlot(lost=lost)
+    assert plan_slot("s", SLOT, recreate=True) == ResumeFrom(Lsn(7))
+
+
 def test_a_missing_stream_is_made_to_the_contract() -> None:
     plan = plan_stream(CDC_STREAM, None)
     assert isinstance(plan, Create)
