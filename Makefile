@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test chaos lint format docs clean
+.PHONY: help setup demo test chaos bench bench-check lint format docs clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY) ## Make .venv with the commands bridge and lake-consumer in it
 
@@ -28,6 +28,12 @@ test: lint ## Run every test; needs nothing installed
 
 chaos: setup ## Kill everything many times, with a transaction of 2,000,000 rows; about 20 minutes
 	@CHAOS_ROUNDS=20 CHAOS_ROWS=2000000 $(BIN)/python -m pytest tests/crash -v
+
+bench: setup ## Measure everything beside its ceilings and write benchmarks/README.md anew
+	@$(BIN)/python -m benchmarks
+
+bench-check: setup ## Measure again and fail where a ratio fell below the committed one
+	@$(BIN)/python -m benchmarks.check
 
 lint: setup ## Format check, lint, types, import directions
 	@$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet .

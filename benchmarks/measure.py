@@ -1,0 +1,38 @@
+"""What processes cost: CPU seconds and the most memory they ever held."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time of one process since it started, in user and in kernel mode."""
+    times = psutil.Process(pid).cpu_times()
+    return times.user + times.system
+
+
+def peak_memory_mb(pid: int) -> float:
+    """The most memory a process ever held; where the kernel does not say, what it holds now."""
+    status = Path(f"/proc/{pid}/status")
+    if status.exists():
+        for line in status.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) / 1_024
+    return psutil.Process(pid).memory_info().rss / (1 << 20)
+
+
+class CpuMeter:
+    """CPU seconds of named processes since the meter was made."""
+
+    def __init__(self, **pids: int) -> None:
+        self._pids = pids
+        self._before = {name: cpu_seconds(pid) for name, pid in pids.items()}
+
+    def microseconds_each(self, count: int) -> dict[str, float]:
+        """Give `<name>_cpu_us`, what each of `count` things cost each process."""
+        return {
+            f"{name}_cpu_us": (cpu_seconds(pid) - self._before[name]) / count * 1e6
+            for name, pid in self._pids.items()
+        }
