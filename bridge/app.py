@@ -17,6 +17,7 @@ from bridge.errors import SinkRefused, SlotGone, SlotLost, SourceLost
 from bridge.gaps import gap_message, leaves_gap
 from bridge.http.server import HttpServer
 from bridge.jetstream import control
+from bridge.jetstream.dictionaries import DictionaryStore
 from bridge.jetstream.lane import Lane
 from bridge.jetstream.oversize import OversizeStore
 from bridge.jetstream.provision import oversize_spec, provision
@@ -28,6 +29,7 @@ from bridge.postgres import catalog, connection
 from bridge.postgres.slot import CreateSlot, create_slot, drop_slot, find_slot, plan_slot
 from bridge.postgres.slotwatch import SlotWatcher
 from bridge.postgres.walstream import WalStream
+from bridge.pressing import ChangePresses
 from bridge.progress import Progress
 from bridge.protocol.messages import Relation
 from bridge.relations import is_settled, shape_of
@@ -189,7 +191,8 @@ class Bridge:
             oversize = OversizeStore(nats, js, oversize_spec(config.streams))
             with connection.translated(config.postgres):
                 ours = await catalog.source_id(source, config.slot)
-            registry = Registry(js, self._codec, oversize, str(ours))
+            dictionaries = DictionaryStore(js, config.nats)
+            registry = Registry(js, self._codec, oversize, dictionaries, str(ours))
             start_lsn = await self._slot(source, registry, ours)
             tables = await self._register_tables(source, registry, ours)
             lane = await Lane.open(config.nats, config.limits.ack_timeout)
@@ -213,6 +216,7 @@ class Bridge:
                 codec=self._codec,
                 limits=config.limits,
                 status=self.status,
+                presses=self._presses(dictionaries, hold),
             )
             self._streaming(start_lsn, stored)
             watcher = asyncio.create_task(self._watch(), name="watch")
@@ -221,6 +225,11 @@ class Bridge:
                 await until_first({watcher, running})
             finally:
                 await end({watcher, running})
+
+    def _presses(self, dictionaries: DictionaryStore, hold: timedelta) -> ChangePresses | None:
+        if self._config.zstd != "all":
+            return None
+        return ChangePresses(dictionaries, self._codec.content_type, hold)
 
     async def _serve_snapshots(self, ours: SourceId) -> None:
         """Serve snapshots beside the pipeline; whatever happens there stays there."""
@@ -234,6 +243,7 @@ class Bridge:
                 codec=self._codec,
                 publish=config.limits,
                 limits=config.snapshots,
+                zstd=config.zstd != "off",
                 oversize=oversize_spec(config.streams),
             ),
             self.status,

@@ -184,6 +184,9 @@ def _add(parser: argparse.ArgumentParser, option: Option, flag: str) -> None:
     text = f"{option.help}{default}{known}".replace("%", "%%")
     if option.is_switch:
         parser.add_argument(flag, dest=option.name, action="store_const", const="true", help=text)
+    elif option.bare:
+        parser.add_argument(flag, dest=option.name, metavar=option.name.upper(), help=text,
+                            nargs="?", const=option.bare)  # fmt: skip
     else:
         parser.add_argument(flag, dest=option.name, metavar=option.name.upper(), help=text)
 

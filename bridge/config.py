@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from bridge.errors import BadConfiguration
-from bridge.options import OPTIONS, Durability, OnLostSlot, SslMode, Values, read_values
+from bridge.options import OPTIONS, Durability, OnLostSlot, SslMode, Values, Zstd, read_values
 from schemas.values import Format
 
 
@@ -117,6 +117,7 @@ class BridgeConfig:
     limits: PublishLimits
     snapshots: SnapshotLimits
     format: Format
+    zstd: Zstd
     durability: Durability
     on_lost_slot: OnLostSlot
     sync_interval: timedelta
@@ -149,6 +150,7 @@ def read_config(
             side_by_side=values["snapshots_side_by_side"], readers=values["snapshot_readers"]
         ),
         format="json" if values["json"] else "msgpack",
+        zstd=values["zstd"],
         durability=values["durability"],
         on_lost_slot=values["on_lost_slot"],
         sync_interval=values["sync_interval"],

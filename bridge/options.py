@@ -28,6 +28,9 @@ SSL_MODES: tuple[SslMode, ...] = (
     "disable", "allow", "prefer", "require", "verify-ca", "verify-full",
 )  # fmt: skip
 
+Zstd = Literal["off", "chunks", "all"]
+ZSTD: Mapping[str, Zstd] = {"off": "off", "chunks": "chunks", "all": "all"}
+
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
@@ -115,6 +118,9 @@ class Option:
     expects: str = "text"
     secret: bool = False
     is_switch: bool = False
+    bare: str | None = None
+    """What the flag means when it stands alone; None where it needs a value."""
+
     required: bool = False
 
 
@@ -175,6 +181,10 @@ OPTIONS = (
            help="bearer token for POST /shutdown; needed where --host is not loopback"),
     Option(name="json", flag="--json", env="BRIDGE_JSON", default="false", read=_switch,
            expects="true or false", is_switch=True, help="publish JSON instead of MessagePack"),
+    Option(name="zstd", flag="--zstd", env="BRIDGE_ZSTD", default="off", bare="chunks",
+           read=ZSTD.__getitem__, expects="off, chunks or all",
+           help="compress with zstd, by a dictionary per table: chunks of snapshots (--zstd alone),"
+           " or all, which is single changes as well"),
     Option(name="durability", flag="--durability", env="BRIDGE_DURABILITY", default="auto",
            read=_durability, expects="auto, acked or synced",
            help="what PostgreSQL is told: what JetStream acked, or only what it has synced to disk"

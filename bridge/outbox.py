@@ -25,8 +25,8 @@ class Outgoing:
     size: int = 0
     """Bytes it counts for, from when it is sealed."""
 
-    oversize: str | None = None
-    """The object that holds the body, where it is too large to be sent."""
+    headers: str = ""
+    """Header lines beyond those of every message: how the body is compressed, where it is."""
 
 
 class Outbox:

@@ -17,6 +17,7 @@ from bridge.errors import MalformedWal
 from bridge.hotpath import PAYLOAD_AT, RELATION_AT, ROW_AT, HotRelation, pack_transaction
 from bridge.outbox import Outbox, Outgoing
 from bridge.ports import Oversize, Shapes, Sink, Source
+from bridge.pressing import ChangePresses
 from bridge.progress import Progress
 from bridge.protocol.decoder import decode_message
 from bridge.protocol.framing import Keepalive, decode_frame
@@ -25,7 +26,7 @@ from bridge.relations import Encoder
 from bridge.status import Status
 from bridge.tasks import end, until_first
 from bridge.transactions import Assembler, Placed, RowMessage, TransactionEnd
-from schemas.codecs import Codec
+from schemas.codecs import OVERSIZE, Codec
 from schemas.events import Event, LogicalMessage, Place, ShapeChange
 from schemas.names import TableName
 from schemas.positions import Position
@@ -54,6 +55,7 @@ class Pipeline:
         codec: Codec,
         limits: PublishLimits,
         status: Status,
+        presses: ChangePresses | None = None,
     ) -> None:
         self._source = source
         self._sink = sink
@@ -65,6 +67,7 @@ class Pipeline:
         self._codec = codec
         self._limits = limits
         self._status = status
+        self._presses = presses
         self._assembler = Assembler()
         self._outbox = Outbox(limits.max_bytes, codec.ends)
         self._relations: dict[int, Relation] = {}
@@ -180,6 +183,8 @@ class Pipeline:
         shape = await self._shapes.shape(relation, place)
         revision = await self._shapes.register(shape, place.lsn)
         await self._announce(shape, revision, place)
+        if self._presses is not None:
+            await self._presses.learn(shape)
         encoder = Encoder(shape, revision, self._codec.format)
         self._encoders[message.relation_id] = encoder
         if self._codec.format == "msgpack":
@@ -220,6 +225,8 @@ class Pipeline:
     async def _publish(self) -> None:
         """Send what is queued, and ask for everything to be stored whenever the queue is empty."""
         while messages := await self._outbox.take(self._limits.chunk_messages):
+            if self._presses is not None:
+                await self._presses.press(messages)
             await self._set_oversize_aside(messages)
             await self._sink.send(
                 messages,
@@ -234,7 +241,8 @@ class Pipeline:
         for message in messages:
             if len(message.body) > largest:
                 await self._oversize.put(message.msg_id, message.body)
-                message.body, message.oversize = b"", message.msg_id
+                message.body = b""
+                message.headers += f"{OVERSIZE}: {message.msg_id}\r\n"
 
     def _on_stored(self, count: int) -> None:
         self._progress.acknowledged(count, time.monotonic())

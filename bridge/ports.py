@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from bridge.compression import StoredDictionary
 from bridge.outbox import Outgoing
 from bridge.protocol.messages import Relation
+from schemas.compression import Dictionary
 from schemas.events import Place
 from schemas.names import TableName
 from schemas.shapes import TableShape
@@ -66,6 +68,18 @@ class Shapes(Protocol):
 
     async def announced(self, table: TableName) -> str | None:
         """Give the fingerprint of the last shape the stream carries."""
+
+
+class Dictionaries(Protocol):
+    """Where a table's zstd dictionaries are, for whoever reads its messages."""
+
+    async def newest(self, table: TableName) -> StoredDictionary | None:
+        """Find the dictionary that was stored last."""
+
+    async def put(
+        self, table: TableName, dictionary: Dictionary, *, fingerprint: str, content_type: str
+    ) -> None:
+        """Store a dictionary durably; storing the same one again is harmless."""
 
 
 class Oversize(Protocol):

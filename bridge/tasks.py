@@ -43,6 +43,12 @@ async def until_first(tasks: Iterable[Task]) -> None:
     raise_failure(done)
 
 
+async def until_all(tasks: Iterable[Task]) -> None:
+    """Wait until all tasks have ended, or one has failed; raise its failure then."""
+    done, _ = await asyncio.wait(set(tasks), return_when=asyncio.FIRST_EXCEPTION)
+    raise_failure(done)
+
+
 def raise_failure(tasks: Iterable[Task]) -> None:
     """Raise what ended a task; a failure with a name explains more than others."""
     failures = [task.exception() for task in tasks if task.done() and not task.cancelled()]

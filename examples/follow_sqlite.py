@@ -7,10 +7,6 @@ first of their `cdc_sequence` and apply the changes whose `commit_lsn` is not be
 `lsn`. Here that is strict: an insert of a row that is there, or an update of none, is an error.
 """
 
-# ruff: noqa: S608 - SQLite takes no parameters for names, so names are quoted
-
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json
@@ -21,10 +17,12 @@ from typing import Any
 
 import msgpack
 import nats
-from nats.aio.client import Client
+import zstandard
 from nats.js.api import ConsumerConfig, DeliverPolicy
 
 EVERYTHING, NEVER = "cdc.>", 1 << 64
+for kind in (list, dict, bool):
+    sqlite3.register_adapter(kind, json.dumps)
 
 
 def decode(body: bytes) -> Any:
@@ -35,15 +33,12 @@ def quote(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def plain(value: Any) -> Any:
-    return json.dumps(value) if isinstance(value, list | dict | bool) else value
-
-
 class Follower:
     """A SQLite file and how far it is; both change in the same SQLite transaction."""
 
-    def __init__(self, client: Client, file: str, tables: Iterable[str]) -> None:
+    def __init__(self, client: Any, file: str, tables: Iterable[str]) -> None:
         self.client, self.js, self.tables = client, client.jetstream(timeout=30), list(tables)
+        self.expanders: dict[Any, Any] = {None: zstandard.ZstdDecompressor()}
         self.db = sqlite3.connect(file, isolation_level=None)
         self.db.execute("CREATE TABLE IF NOT EXISTS _follow (name TEXT PRIMARY KEY, place INTEGER)")
         self.places: dict[str, int] = dict(self.db.execute("SELECT name, place FROM _follow"))
@@ -52,23 +47,30 @@ class Follower:
         self.places[name] = place
         self.db.execute("INSERT OR REPLACE INTO _follow VALUES (?, ?)", [name, place])
 
-    async def body(self, message: Any) -> bytes:
-        if name := (message.headers or {}).get("Oversize"):
-            return (await (await self.js.object_store("oversize")).get(name)).data or b""
-        return bytes(message.data)
+    async def body(self, table: str, message: Any) -> bytes:
+        """Give a message's body: fetched where it was too large, expanded where compressed."""
+        headers, body = message.headers or {}, bytes(message.data)
+        if name := headers.get("Oversize"):
+            body = (await (await self.js.object_store("oversize")).get(name)).data or b""
+        if headers.get("Content-Encoding") == "zstd":
+            if (key := headers.get("Zstd-Dictionary")) not in self.expanders:
+                entry = await (await self.js.key_value("dictionaries")).get(f"{table}.{key}")
+                known = zstandard.ZstdCompressionDict(entry.value or b"")
+                self.expanders[key] = zstandard.ZstdDecompressor(dict_data=known)
+            body = self.expanders[key].decompress(body)
+        return body
 
     async def load(self) -> None:
         """Load every table that is not there yet, and note where its changes begin."""
-        for table in self.tables:
-            if table not in self.places:
-                meta = await self.take_snapshot(table)
-                self.db.execute("BEGIN")
-                await self.make(table)
-                await self.load_chunks(table, meta)
-                self.set_place(table, meta["lsn"])
-                start = meta["cdc_sequence"]
-                self.set_place(EVERYTHING, min(start, self.places.get(EVERYTHING, start)))
-                self.db.execute("COMMIT")
+        for table in [table for table in self.tables if table not in self.places]:
+            meta = await self.take_snapshot(table)
+            self.db.execute("BEGIN")
+            await self.make(table)
+            await self.load_chunks(table, meta)
+            self.set_place(table, meta["lsn"])
+            start = meta["cdc_sequence"]
+            self.set_place(EVERYTHING, min(start, self.places.get(EVERYTHING, start)))
+            self.db.execute("COMMIT")
 
     async def take_snapshot(self, table: str) -> Any:
         notices = await self.client.subscribe(f"init.*.{table}")
@@ -94,7 +96,7 @@ class Follower:
         checksum, subject = hashlib.sha256(), f"init.snap.{table}.{meta['snapshot_id']}.*"
         chunks = await self.js.subscribe(subject, ordered_consumer=True)
         for _ in range(meta["batch_count"]):
-            body = await self.body(await chunks.next_msg(timeout=60))
+            body = await self.body(table, await chunks.next_msg(timeout=60))
             checksum.update(body)
             for row in decode(body)["data"]:
                 self.apply(table, "INSERT", row)
@@ -111,7 +113,7 @@ class Follower:
                 message = await stream.next_msg(timeout=1)
             except TimeoutError:
                 continue
-            change, table = decode(await self.body(message)), message.subject.split(".")[1]
+            change = decode(await self.body(table := message.subject.split(".")[1], message))
             if not self.db.in_transaction:
                 self.db.execute("BEGIN")
             if "operation" in change and change["commit_lsn"] >= self.places.get(table, NEVER):
@@ -125,16 +127,14 @@ class Follower:
         key = key or {column[1]: data.get(column[1]) for column in columns if column[5]}
         where, new = " = ? AND ".join(map(quote, key)), " = ?, ".join(map(quote, data))
         into, marks = ", ".join(map(quote, data)), ", ".join("?" * len(data))
+        both = [*data.values(), *key.values()]
         do, values = {
             "INSERT": (f"INSERT INTO {name} ({into}) VALUES ({marks})", [*data.values()]),
-            "UPDATE": (
-                f"UPDATE {name} SET {new} = ? WHERE {where} = ?",
-                [*data.values(), *key.values()],
-            ),
+            "UPDATE": (f"UPDATE {name} SET {new} = ? WHERE {where} = ?", both),
             "DELETE": (f"DELETE FROM {name} WHERE {where} = ?", [*key.values()]),
             "TRUNCATE": (f"DELETE FROM {name}", []),
         }[operation]
-        changed = self.db.execute(do, [plain(value) for value in values]).rowcount
+        changed = self.db.execute(do, values).rowcount
         if changed != 1 and operation != "TRUNCATE":
             raise RuntimeError(f"{operation} of {changed} rows of {table}, not one: {key}")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from bridge.errors import SinkLost
 from bridge.outbox import Outgoing
-from schemas.codecs import CONTENT_TYPE, MESSAGE_ID, OVERSIZE
+from schemas.codecs import CONTENT_TYPE, MESSAGE_ID
 
 PING = b"PING\r\n"
 PONG = b"PONG\r\n"
@@ -18,10 +18,9 @@ PONG = b"PONG\r\n"
 def publish_frame(message: Outgoing, reply: str, content_type: str) -> bytes:
     """Write one message with its headers, and where the answer to it goes."""
     body = message.body
-    extra = f"{OVERSIZE}: {message.oversize}\r\n" if message.oversize else ""
     headers = (
         f"NATS/1.0\r\n{MESSAGE_ID}: {message.msg_id}\r\n"
-        f"{CONTENT_TYPE}: {content_type}\r\n{extra}\r\n"
+        f"{CONTENT_TYPE}: {content_type}\r\n{message.headers}\r\n"
     )
     size = len(headers)
     start = f"HPUB {message.subject} {reply} {size} {size + len(body)}\r\n{headers}"

@@ -19,6 +19,7 @@ from nats.js import JetStreamContext
 from nats.js.api import RawStreamMsg
 from nats.js.kv import KeyValue
 
+from bridge.jetstream.dictionaries import DictionaryStore
 from bridge.jetstream.oversize import OversizeStore
 from bridge.protocol.messages import Relation
 from schemas.codecs import (
@@ -63,11 +64,17 @@ class Registry:
     """
 
     def __init__(
-        self, js: JetStreamContext, codec: Codec, oversize: OversizeStore, source: str
+        self,
+        js: JetStreamContext,
+        codec: Codec,
+        oversize: OversizeStore,
+        dictionaries: DictionaryStore,
+        source: str,
     ) -> None:
         self._js = js
         self._codec = codec
         self._oversize = oversize
+        self._dictionaries = dictionaries
         self.source = source
         self._current: dict[str, ShapeEntry] = {}
 
@@ -208,7 +215,8 @@ class Registry:
         return position
 
     async def _fields(self, message: RawStreamMsg) -> dict[str, Any]:
-        return codec_for(message.headers).decode(await self._oversize.body_of(message))
+        body = await self._dictionaries.expand(message, await self._oversize.body_of(message))
+        return codec_for(message.headers).decode(body)
 
 
 def _read_entry(revision: int, body: bytes | None) -> ShapeEntry | None:

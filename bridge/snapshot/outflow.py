@@ -24,11 +24,11 @@ class PackedChunk:
 class Outflow:
     """A queue with several writers and one reader, all in one event loop."""
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, writers: int = 1) -> None:
         self._max_bytes = max_bytes
+        self._writers = writers
         self._waiting: deque[PackedChunk] = deque()
         self._bytes = 0
-        self._closed = False
         self._filled = asyncio.Event()
         self._freed = asyncio.Event()
 
@@ -46,7 +46,7 @@ class Outflow:
     async def take(self, most: int) -> list[PackedChunk]:
         """Wait for chunks; none says that there will be no more."""
         while not self._waiting:
-            if self._closed:
+            if not self._writers:
                 return []
             self._filled.clear()
             await self._filled.wait()
@@ -58,5 +58,6 @@ class Outflow:
         self._freed.set()
 
     def close(self) -> None:
-        self._closed = True
+        """Say that one of the writers has no more."""
+        self._writers -= 1
         self._filled.set()

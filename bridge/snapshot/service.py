@@ -17,6 +17,7 @@ from typing import Any
 
 from bridge.errors import BridgeError, Disposition
 from bridge.jetstream import control
+from bridge.jetstream.dictionaries import DictionaryStore
 from bridge.jetstream.oversize import OversizeStore
 from bridge.jetstream.registry import Registry
 from bridge.jetstream.snapshots import Asked, InitStream, StoredRequest
@@ -59,13 +60,16 @@ async def _serve_connected(means: SnapshotMeans, status: Status) -> None:
         js = client.jetstream(timeout=control.REQUEST_TIMEOUT_SECONDS)
         init = InitStream(client, js, means.codec, means.nats)
         oversize = OversizeStore(client, js, means.oversize)
-        registry = Registry(js, means.codec, oversize, means.source_id)
+        dictionaries = DictionaryStore(js, means.nats)
+        registry = Registry(js, means.codec, oversize, dictionaries, means.source_id)
 
         async def register(shape: TableShape, lsn: int) -> int:
             with control.translated(means.nats):
                 return await registry.register(shape, lsn)
 
-        helpers = Helpers(oversize=oversize, register=register, cdc_end=init.cdc_end)
+        helpers = Helpers(
+            oversize=oversize, dictionaries=dictionaries, register=register, cdc_end=init.cdc_end
+        )
         service = SnapshotService(means, helpers, init, status)
         try:
             await service.start()

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from bridge.config import NatsConfig, PostgresConfig, PublishLimits, SnapshotLimits
 from bridge.errors import SourceNotReady
+from bridge.jetstream.dictionaries import DictionaryStore
 from bridge.jetstream.lane import Lane
 from bridge.jetstream.oversize import OversizeStore
 from bridge.outbox import Outgoing
@@ -23,7 +24,9 @@ from bridge.snapshot.bodies import Bodies, bodies_for
 from bridge.snapshot.chunks import HEADROOM_BYTES, Chunk, Chunker, ctid_ranges
 from bridge.snapshot.outflow import Outflow, PackedChunk
 from bridge.snapshot.requests import Rejected, SnapshotRequest, check_keys, choose_columns
+from bridge.snapshot.storing import ChunkPress, ChunkStore
 from bridge.status import SnapshotProgress
+from bridge.tasks import end, until_all
 from schemas.codecs import Codec
 from schemas.shapes import Column, TableShape
 from schemas.snapshots import Checksum, SnapshotName
@@ -31,7 +34,6 @@ from schemas.streams import ObjectStoreSpec
 from schemas.subjects import chunk_id, snapshot_chunk_subject
 
 EXPORTS_AT_MOST = 5
-CHUNKS_PER_BATCH = 8
 WATCH_EVERY_SECONDS = 1.0
 
 _NOT_TABLES = {
@@ -58,6 +60,7 @@ class SnapshotMeans:
     codec: Codec
     publish: PublishLimits
     limits: SnapshotLimits
+    zstd: bool
     oversize: ObjectStoreSpec
 
 
@@ -66,6 +69,7 @@ class Helpers:
     """What a snapshot needs of the control plane."""
 
     oversize: OversizeStore
+    dictionaries: DictionaryStore
     register: Register
     cdc_end: Callable[[], Awaitable[int]]
     """Gives the CDC stream's last sequence."""
@@ -227,18 +231,31 @@ class Taking:
         self._progress.state = "copying"
         lane = await Lane.open(means.nats, means.publish.ack_timeout)
         self._stack.push_async_callback(lane.close)
-        outflow = Outflow(means.publish.max_bytes)
+        outflow = Outflow(means.publish.max_bytes, writers=len(self._readers))
         bodies = bodies_for(self._plan.columns, means.codec.format)
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._publish(outflow, lane), name="publish")
-            async with asyncio.TaskGroup() as reading:
-                for reader, query in zip(self._readers, self._queries, strict=True):
-                    chunker = Chunker(lane.max_payload - HEADROOM_BYTES)
-                    reading.create_task(
-                        self._read(reader.lines(query), bodies, chunker, outflow, name)
-                    )
-            outflow.close()
+        store = ChunkStore(
+            lane, self._helpers.oversize, means.codec.content_type, self._progress, self._press()
+        )
+        crew = {asyncio.create_task(store.store(outflow), name="store")}
+        for reader, query in zip(self._readers, self._queries, strict=True):
+            chunker = Chunker(lane.max_payload - HEADROOM_BYTES)
+            work = self._read(reader.lines(query), bodies, chunker, outflow, name)
+            crew.add(asyncio.create_task(work, name="read"))
+        try:
+            await until_all(crew)
+        finally:
+            await end(crew)
         return self._chunks, str(self._checksum)
+
+    def _press(self) -> ChunkPress | None:
+        if not self._means.zstd:
+            return None
+        return ChunkPress(
+            self._plan.shape,
+            self._means.codec,
+            self._helpers.dictionaries,
+            may_train=self._plan.columns == self._plan.shape.columns,
+        )
 
     async def _read(self, batches: copying.Lines, bodies: Bodies, chunker: Chunker,
                     outflow: Outflow, name: SnapshotName) -> None:  # fmt: skip
@@ -249,6 +266,7 @@ class Taking:
                         await self._pack(full, bodies, outflow, name)
         if rest := chunker.rest():
             await self._pack(rest, bodies, outflow, name)
+        outflow.close()
 
     async def _pack(
         self, chunk: Chunk, bodies: Bodies, outflow: Outflow, name: SnapshotName
@@ -264,26 +282,3 @@ class Taking:
             body,
         )
         outflow.add(PackedChunk(message, len(chunk.rows), len(body)))
-
-    async def _publish(self, outflow: Outflow, lane: Lane) -> None:
-        """Store chunks in order, a few at a time; each few are acknowledged before the next."""
-        progress = self._progress
-        while chunks := await outflow.take(CHUNKS_PER_BATCH):
-            for chunk in chunks:
-                await self._set_oversize_aside(chunk.message, lane.max_payload)
-            await lane.send(
-                [chunk.message for chunk in chunks],
-                self._means.codec.content_type,
-                close=True,
-                on_stored=lambda _: None,
-            )
-            size = sum(chunk.size for chunk in chunks)
-            outflow.release(size)
-            progress.bytes += size
-            progress.rows += sum(chunk.rows for chunk in chunks)
-            progress.chunks += len(chunks)
-
-    async def _set_oversize_aside(self, message: Outgoing, max_payload: int) -> None:
-        if len(message.body) > max_payload - HEADROOM_BYTES // 2:
-            await self._helpers.oversize.put(message.msg_id, message.body)
-            message.body, message.oversize = b"", message.msg_id

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-import zstandard
+import threading
+
 from nats.aio.client import Client
 
 from lake_consumer.errors import UndecodableMessage
-from schemas.codecs import CONTENT_ENCODING, OVERSIZE, ZSTD_DICTIONARY
-from schemas.streams import OVERSIZE_STORE
+from schemas.codecs import CONTENT_ENCODING, OVERSIZE, BadPayload
+from schemas.compression import Expander, is_compressed
+from schemas.streams import DICTIONARIES_BUCKET, OVERSIZE_STORE
+
+
+class _Kept(threading.local):
+    """The dictionaries that were fetched already; an expander is for one thread."""
+
+    def __init__(self) -> None:
+        self.expander = Expander()
+
+
+_kept = _Kept()
 
 
 def is_plain(headers: dict[str, str] | None) -> bool:
@@ -15,13 +27,15 @@ def is_plain(headers: dict[str, str] | None) -> bool:
     return not headers or (OVERSIZE not in headers and CONTENT_ENCODING not in headers)
 
 
-async def body_of(client: Client, headers: dict[str, str] | None, body: bytes) -> bytes:
+async def body_of(
+    client: Client, subject: str, headers: dict[str, str] | None, body: bytes
+) -> bytes:
     if headers is None or is_plain(headers):
         return body
     if name := headers.get(OVERSIZE):
         body = await _fetch(client, name)
-    if headers.get(CONTENT_ENCODING) == "zstd":
-        body = _expand(body, headers)
+    if is_compressed(headers):
+        body = await _expand(client, subject, headers, body)
     return body
 
 
@@ -38,10 +52,24 @@ async def _fetch(client: Client, name: str) -> bytes:
     return found.data or b""
 
 
-def _expand(body: bytes, headers: dict[str, str]) -> bytes:
-    if ZSTD_DICTIONARY in headers:
+async def _expand(client: Client, subject: str, headers: dict[str, str], body: bytes) -> bytes:
+    expander = _kept.expander
+    try:
+        if key := expander.lacks(subject, headers):
+            expander.learn(key, await _dictionary(client, key))
+        return expander.expand(body, subject, headers)
+    except BadPayload as error:
+        raise UndecodableMessage(f"a message of {subject}: {error}") from error
+
+
+async def _dictionary(client: Client, key: str) -> bytes:
+    try:
+        bucket = await client.jetstream().key_value(DICTIONARIES_BUCKET.name)
+        found = await bucket.get(key)
+    except Exception as error:
         raise UndecodableMessage(
-            f"a change is compressed with dictionary {headers[ZSTD_DICTIONARY]}",
-            advice="Changes are read with plain zstd only; run the bridge without --zstd.",
-        )
-    return zstandard.ZstdDecompressor().decompressobj().decompress(body)
+            f"dictionary {key} of bucket {DICTIONARIES_BUCKET.name} is missing "
+            f"({error or type(error).__name__})",
+            advice="Put the entry back, or take a new snapshot of the table.",
+        ) from error
+    return found.value or b""

@@ -71,7 +71,7 @@ async def _to_arrow(client: Client, block: list[tuple[int, Msg]]) -> pa.RecordBa
             message,
             message.data
             if is_plain(message.headers)
-            else await body_of(client, message.headers, message.data),
+            else await body_of(client, message.subject, message.headers, message.data),
         )
         for sequence, message in block
     ]

@@ -92,7 +92,8 @@ class CdcStream:
             raise MessagesMissing(
                 f"stream {CDC_STREAM.name} no longer holds sequence {sequence}"
             ) from None
-        body = self._wait(body_of(self._client, found.headers, found.data or b""))
+        subject = str(found.subject)
+        body = self._wait(body_of(self._client, subject, found.headers, found.data or b""))
         try:
             fields = codec_for(found.headers).decode(body)
             return Mark(

@@ -10,7 +10,8 @@ from typing import Any
 import nats
 
 from schemas.codecs import OVERSIZE, codec_for, decode_entry
-from schemas.streams import CDC_STREAM, OVERSIZE_STORE, SCHEMAS_BUCKET
+from schemas.compression import Expander, is_compressed
+from schemas.streams import CDC_STREAM, DICTIONARIES_BUCKET, OVERSIZE_STORE, SCHEMAS_BUCKET
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,7 @@ async def _count(url: str, stream: str) -> int:
 async def _read_stream(url: str, stream: str) -> list[StoredMessage]:
     async with await nats.connect(url) as client:
         js = client.jetstream()
+        expander = Expander()
         total = (await js.stream_info(stream)).state.messages
         if not total:
             return []
@@ -69,6 +71,11 @@ async def _read_stream(url: str, stream: str) -> list[StoredMessage]:
             body = message.data
             if name := headers.get(OVERSIZE):
                 body = (await (await js.object_store(OVERSIZE_STORE.name)).get(name)).data or b""
+            if is_compressed(headers):
+                if key := expander.lacks(message.subject, headers):
+                    bucket = await js.key_value(DICTIONARIES_BUCKET.name)
+                    expander.learn(key, (await bucket.get(key)).value or b"")
+                body = expander.expand(body, message.subject, headers)
             fields = codec_for(headers).decode(body) if body else {}
             sequence = message.metadata.sequence.stream
             found.append(StoredMessage(sequence, message.subject, headers, fields, body))

@@ -43,6 +43,25 @@ def test_a_flag_wins_over_the_environment_and_that_over_the_file(tmp_path: Path)
     assert (settled.http.port, settled.nats.port, settled.postgres.port) == (10, 21, 3)
 
 
+@pytest.mark.parametrize(
+    ("flags", "environ", "zstd"),
+    [
+        ([], {}, "off"),
+        (["--zstd"], {}, "chunks"),
+        (["--zstd", "--json"], {}, "chunks"),
+        (["--zstd=all"], {}, "all"),
+        ([], {"BRIDGE_ZSTD": "all"}, "all"),
+        (["--zstd=off"], {"BRIDGE_ZSTD": "all"}, "off"),
+    ],
+)
+def test_a_flag_that_stands_alone_has_a_meaning(
+    flags: list[str], environ: dict[str, str], zstd: str
+) -> None:
+    assert config(*flags, **environ).zstd == zstd
+    with pytest.raises(BadConfiguration, match="off, chunks or all"):
+        config("--zstd=everything")
+
+
 def test_a_secret_may_come_from_a_file(tmp_path: Path) -> None:
     secret = tmp_path / "password"
     secret.write_text("s3cret\n")

@@ -31,8 +31,8 @@ def test_a_message_carries_its_id_and_where_the_answer_goes() -> None:
     )
 
 
-def test_a_body_in_the_object_store_is_named_in_a_header() -> None:
-    message = Outgoing("cdc.t.insert", "0-t-insert", b"", oversize="0-t-insert")
+def test_a_message_carries_headers_of_its_own() -> None:
+    message = Outgoing("cdc.t.insert", "0-t-insert", b"", headers="Oversize: 0-t-insert\r\n")
     assert b"\r\nOversize: 0-t-insert\r\n" in publish_frame(message, "_INBOX.x", "j")
 
 
