@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
-from examples.embedded import EmbeddedNats
 from lake_consumer.batches import Batch
-from lake_consumer.catalogs import CatalogUri
 from lake_consumer.errors import IncompatibleShape, MessagesMissing
 from lake_consumer.iceberg.lake import Lake
 from lake_consumer.iceberg.table import Cut
-from lake_consumer.session import SessionOptions, open_session
 from tests.support.lake import (
     HandMadeStream,
     LakeRig,
@@ -32,34 +26,6 @@ from tests.support.lake import (
 pytestmark = pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning"
 )
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """One JVM for the module; every test has a session and a catalog of its own."""
-    folder = tmp_path_factory.mktemp("spark")
-    session = open_session(
-        SessionOptions(
-            master="local[2]",
-            warehouse=f"file://{folder}",
-            catalog=CatalogUri(f"sqlite:///{folder}/catalog.db"),
-            driver_memory="1g",
-            short=True,
-            extra={"spark.sql.shuffle.partitions": "2"},
-        )
-    )
-    yield session
-    session.stop()
-
-
-@pytest.fixture
-def stream(nats: EmbeddedNats) -> HandMadeStream:
-    return HandMadeStream(nats.url)
-
-
-@pytest.fixture
-def rig(spark: SparkSession, tmp_path: Path, nats: EmbeddedNats) -> LakeRig:
-    return LakeRig(spark, tmp_path, nats.url)
 
 
 DOCS = make_shape("docs", {"id": "int64", "title": "text", "body": "text"})
