@@ -13,6 +13,7 @@ from pathlib import Path
 import bridge.errors
 import bridge.options
 import lake_consumer.config
+import lake_consumer.options
 from bridge.cli import COMMANDS
 from bridge.http.server import ROUTES
 from bridge.metrics import EVENTS_PUBLISHED, METRICS
@@ -32,7 +33,7 @@ def _code(text: str | None) -> str:
     return f"`{text}`" if text else ""
 
 
-Options = tuple[bridge.options.Option, ...] | tuple[lake_consumer.config.Option, ...]
+Options = tuple[bridge.options.Option, ...] | tuple[lake_consumer.options.Option, ...]
 
 
 def _options(options: Options) -> str:

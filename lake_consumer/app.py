@@ -17,7 +17,6 @@ from lake_consumer.batches import Batch, BatchLimits, plan_batch
 from lake_consumer.config import LakeConfig
 from lake_consumer.errors import StreamMissing
 from lake_consumer.iceberg.lake import Applied, Lake
-from lake_consumer.jetstream.connection import NatsOptions
 from lake_consumer.jetstream.stream import CdcStream, StreamState
 from lake_consumer.logs import info
 from lake_consumer.session import SessionOptions, open_session
@@ -26,10 +25,6 @@ from schemas.positions import Lsn
 
 POLL_SECONDS = 1.0
 SHORT_DRAIN = 1_000_000
-
-
-def nats_options(config: LakeConfig) -> NatsOptions:
-    return NatsOptions(url=config.nats_url, user=config.nats_user, password=config.nats_password)
 
 
 def session_options(config: LakeConfig, *, short: bool) -> SessionOptions:
@@ -45,7 +40,7 @@ def session_options(config: LakeConfig, *, short: bool) -> SessionOptions:
 
 def drain(config: LakeConfig, stop: Event, on_ready: Callable[[], None] = lambda: None) -> None:
     """Catch up with the stream's end as it is now."""
-    with closing(CdcStream(nats_options(config))) as stream:
+    with closing(CdcStream(config.nats)) as stream:
         state = stream.state()
         goal = state.last
         follower = _open(config, stream, on_ready, short=state.messages < SHORT_DRAIN)
@@ -56,7 +51,7 @@ def drain(config: LakeConfig, stop: Event, on_ready: Callable[[], None] = lambda
 
 def run(config: LakeConfig, stop: Event, on_ready: Callable[[], None] = lambda: None) -> None:
     """Follow the stream until told to stop; the batch under way is finished first."""
-    with closing(CdcStream(nats_options(config))) as stream:
+    with closing(CdcStream(config.nats)) as stream:
         _await_stream(stream, stop)
         if stop.is_set():
             return
@@ -90,7 +85,7 @@ def _open(
     began = time.monotonic()
     spark = open_session(session_options(config, short=short))
     on_ready()
-    lake = Lake(spark, nats_options(config), stream.shape, side_by_side=config.side_by_side)
+    lake = Lake(spark, config.nats, stream.shape, side_by_side=config.side_by_side)
     follower = Follower(config.limits, stream, lake)
     stream.ensure_durable()
     info("ready", seconds=time.monotonic() - began, applied=follower.applied)

@@ -1,47 +1,23 @@
-"""Configuration: one table of options, read once from flags and environment.
-
-Flags win over the environment. A secret has no flag, because a process list shows flags; it may
-stand in a file instead, named by the variable with `_FILE` behind it, as every variable may.
-"""
+"""Configuration: one table of options, read once, handed down in the smallest piece needed."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from lake_consumer.batches import BatchLimits
 from lake_consumer.catalogs import CatalogUri
 from lake_consumer.errors import BadOption
+from lake_consumer.natsoptions import NATS_OPTIONS, NatsOptions, nats_options
+from lake_consumer.options import Numbers, Option, read_values
 
 _MEBIBYTE = 1 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
-    """One thing a user may set."""
-
-    name: str
-    env: str
-    help: str
-    default: str | None = None
-    flag: str | None = None
-    secret: bool = False
-
-
 OPTIONS = (
-    Option(
-        name="nats_url",
-        flag="--nats-url",
-        env="NATS_URL",
-        help="NATS server; wins over NATS_HOST and NATS_PORT",
-    ),
-    Option(name="nats_host", env="NATS_HOST", default="127.0.0.1", help="NATS host"),
-    Option(name="nats_port", env="NATS_PORT", default="4222", help="NATS port"),
-    Option(name="nats_user", env="NATS_LAKE_USER", help="NATS user"),
-    Option(name="nats_password", env="NATS_LAKE_PASSWORD", secret=True, help="NATS password"),
+    *NATS_OPTIONS,
     Option(
         name="warehouse",
         flag="--warehouse",
@@ -105,9 +81,7 @@ OPTIONS = (
 class LakeConfig:
     """All settings, checked."""
 
-    nats_url: str
-    nats_user: str | None
-    nats_password: str | None
+    nats: NatsOptions
     warehouse: str
     catalog: CatalogUri
     limits: BatchLimits
@@ -117,21 +91,15 @@ class LakeConfig:
     driver_memory: str
     spark_conf: Mapping[str, str]
 
-    def __repr__(self) -> str:
-        # The password must not reach a log through a traceback or a debugger's print.
-        return f"LakeConfig(warehouse={self.warehouse!r})"
-
 
 def read_config(
     flags: Mapping[str, Any], environ: Mapping[str, str], spark_conf: Mapping[str, str]
 ) -> LakeConfig:
-    values = {option.name: _value(option, flags, environ) for option in OPTIONS}
-    number = _Numbers(values)
+    values = read_values(OPTIONS, flags, environ)
+    number = Numbers(OPTIONS, values)
     warehouse = _warehouse(values["warehouse"] or "")
     return LakeConfig(
-        nats_url=values["nats_url"] or f"nats://{values['nats_host']}:{number('nats_port', int)}",
-        nats_user=values["nats_user"],
-        nats_password=values["nats_password"],
+        nats=nats_options(values, number("nats_port", int)),
         warehouse=warehouse,
         catalog=_catalog(values["catalog_uri"], warehouse),
         limits=BatchLimits(
@@ -144,44 +112,6 @@ def read_config(
         driver_memory=values["driver_memory"] or "",
         spark_conf=spark_conf,
     )
-
-
-def _value(option: Option, flags: Mapping[str, Any], environ: Mapping[str, str]) -> str | None:
-    if (given := flags.get(option.name)) is not None:
-        return str(given)
-    if named := environ.get(f"{option.env}_FILE"):
-        try:
-            return Path(named).read_text().strip()
-        except OSError as error:
-            raise BadOption(
-                f"{option.env}_FILE names {named}, which cannot be read: {error.strerror}",
-                advice=f"Correct the path, or set {option.env} itself.",
-            ) from error
-    return environ.get(option.env) or option.default
-
-
-N = TypeVar("N", int, float)
-
-
-class _Numbers:
-    """Reads numbers above zero, and names the option where there is none."""
-
-    def __init__(self, values: Mapping[str, str | None]) -> None:
-        self._values = values
-
-    def __call__(self, name: str, kind: Callable[[str], N]) -> N:
-        text = self._values[name] or ""
-        try:
-            number = kind(text)
-        except ValueError:
-            number = kind("0")
-        if number <= 0:
-            option = next(option for option in OPTIONS if option.name == name)
-            raise BadOption(
-                f"{text!r} is not a number above zero",
-                advice=f"Correct {option.flag or option.env} (environment: {option.env}).",
-            )
-        return number
 
 
 def _warehouse(text: str) -> str:

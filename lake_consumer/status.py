@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import dataclass
 
-from lake_consumer.app import nats_options
 from lake_consumer.config import LakeConfig
 from lake_consumer.errors import LakeError
 from lake_consumer.iceberg.reading import TableStatus, read_statuses
@@ -27,7 +26,7 @@ class Status:
 def read_status(config: LakeConfig) -> Status:
     tables = read_statuses(config.catalog, config.warehouse)
     try:
-        with closing(CdcStream(nats_options(config))) as stream:
+        with closing(CdcStream(config.nats)) as stream:
             return Status(tables, stream.state(), None)
     except LakeError as error:
         return Status(tables, None, str(error))

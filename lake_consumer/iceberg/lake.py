@@ -20,8 +20,8 @@ from lake_consumer.iceberg.names import CUTS, LakeName
 from lake_consumer.iceberg.table import Cut, TableApplier
 from lake_consumer.iceberg.tables import LakeTables
 from lake_consumer.iceberg.types import cuts_schema
-from lake_consumer.jetstream.connection import NatsOptions
 from lake_consumer.jetstream.source import MESSAGES, RangeSource
+from lake_consumer.natsoptions import NatsOptions
 from lake_consumer.shapes import Fallback, ShapeBook
 from lake_consumer.watermark import EMPTY, Watermark
 from schemas.codecs import CODECS

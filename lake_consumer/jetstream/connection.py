@@ -1,54 +1,53 @@
-"""How to reach NATS: plain data that can be sent to executors, and one function that connects."""
+"""One function that connects to NATS, on the driver and on executors alike."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
-from urllib.parse import urlsplit
+import asyncio
+import contextlib
 
-import nats
 from nats.aio.client import Client
 
-from lake_consumer.errors import NatsUnreachable
+from lake_consumer.errors import LakeError, NatsUnreachable
+from lake_consumer.jetstream.identity import explain, identity, require_agreement, tls_context
+from lake_consumer.natsoptions import NatsOptions
+
+CLOSE_TIMEOUT_SECONDS = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NatsOptions:
-    """Servers and user. The password is left out of `repr`, so no log and no plan can show it."""
-
-    url: str
-    user: str | None = None
-    password: str | None = field(default=None, repr=False)
-
-    @property
-    def shown(self) -> str:
-        """The address without any credentials in it."""
-        parts = urlsplit(self.url)
-        port = f":{parts.port}" if parts.port else ""
-        return f"{parts.scheme}://{parts.hostname}{port}"
-
-
-async def connect(options: NatsOptions, *, patience: float = 5) -> Client:
+async def connect(options: NatsOptions, *, patience: int = 5) -> Client:
     """Connect or say why not. Later disconnects heal by themselves, for as long as it takes."""
-    settings: dict[str, Any] = {
-        "servers": [options.url],
-        "name": "lake-consumer",
-        "connect_timeout": patience,
-        "allow_reconnect": False,
-        "max_reconnect_attempts": 1,
-        "reconnect_time_wait": 0.2,
-        "error_cb": _ignore,
-    }
-    if options.user is not None:
-        settings |= {"user": options.user, "password": options.password or ""}
+    client = Client()
     try:
-        client = await nats.connect(**settings)
-    except Exception as error:
-        reason = str(error) or type(error).__name__
-        raise NatsUnreachable(f"NATS at {options.shown} cannot be reached: {reason}") from error
+        await client.connect(
+            options.url,
+            name="lake-consumer",
+            connect_timeout=patience,
+            allow_reconnect=False,
+            max_reconnect_attempts=1,
+            reconnect_time_wait=0,
+            error_cb=_ignore,
+            tls=tls_context(options),
+            **identity(options, client),
+        )
+        if not client.is_connected:
+            raise NatsUnreachable(f"NATS at {options.shown} hung up during the introduction")
+        require_agreement(options, client)
+    except BaseException as error:
+        await _give_up(client)
+        if isinstance(error, LakeError) or not isinstance(error, Exception):
+            raise
+        raise explain(options, client, error) from error
     client.options["allow_reconnect"] = True
     client.options["max_reconnect_attempts"] = -1
     return client
+
+
+async def _give_up(client: Client) -> None:
+    """Close without waiting long: after a handshake that failed nats-py would wait for ever."""
+    # Whatever is wrong with it was said already by what made us close it.
+    with contextlib.suppress(Exception):
+        async with asyncio.timeout(CLOSE_TIMEOUT_SECONDS):
+            await client.close()
 
 
 async def _ignore(_: Exception) -> None:

@@ -19,9 +19,10 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from lake_consumer.errors import UndecodableMessage
-from lake_consumer.jetstream.connection import NatsOptions, connect
+from lake_consumer.jetstream.connection import connect
 from lake_consumer.jetstream.payload import body_of, is_plain
 from lake_consumer.jetstream.reader import RangeReader
+from lake_consumer.natsoptions import NatsOptions
 from schemas.codecs import BadPayload, codec_for
 
 MESSAGES = pa.schema(

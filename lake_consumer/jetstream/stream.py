@@ -18,8 +18,9 @@ from nats.js.errors import APIError, KeyNotFoundError, NotFoundError
 
 from lake_consumer.batches import Mark
 from lake_consumer.errors import MessagesMissing, NatsUnreachable, StreamMissing, UndecodableMessage
-from lake_consumer.jetstream.connection import NatsOptions, connect
+from lake_consumer.jetstream.connection import connect
 from lake_consumer.jetstream.payload import body_of
+from lake_consumer.natsoptions import NatsOptions
 from schemas.codecs import BadPayload, codec_for, decode_entry
 from schemas.names import TableName
 from schemas.streams import CDC_STREAM, LAKE_CONSUMER, SCHEMAS_BUCKET

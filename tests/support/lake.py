@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import nats
+from nats.aio.client import Client
 from pyspark.sql import SparkSession
 
 from lake_consumer.app import Follower
@@ -17,8 +17,9 @@ from lake_consumer.catalogs import CatalogUri
 from lake_consumer.iceberg.lake import Lake
 from lake_consumer.iceberg.names import log_of, mirror_of
 from lake_consumer.iceberg.reading import open_catalog
-from lake_consumer.jetstream.connection import NatsOptions
+from lake_consumer.jetstream.connection import connect
 from lake_consumer.jetstream.stream import CdcStream
+from lake_consumer.natsoptions import NatsOptions
 from schemas.codecs import CODECS, CONTENT_TYPE
 from schemas.events import Change, Event, LogicalMessage, Place, ShapeChange, iso_timestamp
 from schemas.names import TableName
@@ -93,6 +94,10 @@ class HandMadeStream:
     format: Format = "msgpack"
     lsn: int = 1_000
     events: list[Event] = field(default_factory=list)
+    access: NatsOptions | None = None
+
+    async def connect(self) -> Client:
+        return await connect(self.access or NatsOptions(url=self.url))
 
     def commit(self, *parts: Event) -> int:
         """Add one transaction; gives its commit LSN. Nothing is sent before `send`."""
@@ -122,7 +127,7 @@ class HandMadeStream:
 
     async def _send(self, events: list[Event]) -> int:
         codec = CODECS[self.format]
-        client = await nats.connect(self.url)
+        client = await self.connect()
         js = client.jetstream()
         await js.add_stream(name=CDC_STREAM.name, subjects=list(CDC_STREAM.subjects))
         for event in events:
@@ -136,7 +141,7 @@ class HandMadeStream:
         """Delete one message, or everything before it, as age or an administrator would."""
 
         async def delete() -> None:
-            client = await nats.connect(self.url)
+            client = await self.connect()
             js = client.jetstream()
             if before:
                 await js.purge_stream(CDC_STREAM.name, seq=sequence)
@@ -150,7 +155,7 @@ class HandMadeStream:
         """Where operators see the lake."""
 
         async def ask() -> int:
-            client = await nats.connect(self.url)
+            client = await self.connect()
             found = await client.jetstream().consumer_info(CDC_STREAM.name, LAKE_CONSUMER)
             await client.close()
             return int(found.ack_floor.stream_seq)

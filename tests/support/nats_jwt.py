@@ -28,6 +28,19 @@ class Operator:
     seed: str
 
 
+@dataclass(frozen=True, slots=True)
+class Nkey:
+    """A user's key without any JWT."""
+
+    public: str
+    seed: str
+
+
+def make_nkey() -> Nkey:
+    user = _make_pair("U")
+    return Nkey(_public(user), bytes(user.seed).decode())
+
+
 def make_operator() -> Operator:
     """Make an operator whose account may use JetStream without limits."""
     operator, system, account, user = (_make_pair(kind) for kind in "OAAU")
