@@ -70,6 +70,9 @@ class SnapshotTotals:
     failed: int = 0
     rows: int = 0
     bytes: int = 0
+    last_error: dict[str, Any] | None = None
+    untold: int = 0
+    """Failures that are not stored yet, because the stream did not take them."""
 
 
 @dataclass(slots=True)
@@ -149,6 +152,8 @@ class Status:
                 "failed": self.snapshot_totals.failed,
                 "rows": self.snapshot_totals.rows,
                 "bytes": self.snapshot_totals.bytes,
+                "last_error": self.snapshot_totals.last_error,
+                "untold": self.snapshot_totals.untold,
             },
             "last_error": self.last_error,
         }

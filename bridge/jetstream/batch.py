@@ -15,6 +15,7 @@ from typing import Any
 
 from bridge.errors import PublishRefused, SinkLost
 from bridge.jetstream.frames import Delivery, publish_frame
+from bridge.jetstream.refusals import ADVICE
 from bridge.outbox import Outgoing
 
 FLOW = 500
@@ -22,13 +23,6 @@ FLOW = 500
 
 OUTSTANDING_ACKS = 8
 """How many acknowledgements may be outstanding before the sender waits."""
-
-# What to do about the refusals that have a remedy of their own.
-_ADVICE = {
-    10077: "The stream is full: raise its max_bytes or max_msgs, or let its age limit free room.",
-    10047: "The server's JetStream storage is full: raise max_file_store.",
-    10205: "Allow batches: nats stream edit CDC --allow-batch-publish.",
-}
 
 
 class Operation(IntEnum):
@@ -84,7 +78,7 @@ class Batch:
         if error := fields.get("error"):
             code = error.get("err_code", 0)
             what = f"JetStream refused a change: {error.get('description')} ({code})"
-            raise PublishRefused(what, advice=_ADVICE.get(code))
+            raise PublishRefused(what, advice=ADVICE.get(code))
         match fields:
             case {"type": "ack", "seq": int(stored), "msgs": int(flow)}:
                 self._flow = flow

@@ -16,8 +16,9 @@ import nats.js.errors
 from nats.aio.client import Client
 
 from bridge.config import NatsConfig
-from bridge.errors import SinkLost, SinkRefused
+from bridge.errors import PublishRefused, SinkLost, SinkRefused
 from bridge.jetstream.identity import refused, sign, tls_context, translate_tls, wants_tls
+from bridge.jetstream.refusals import ADVICE
 
 CONNECT_TIMEOUT_SECONDS = 5
 REQUEST_TIMEOUT_SECONDS = 5
@@ -134,6 +135,8 @@ def translated(config: NatsConfig) -> Iterator[None]:
         raise SinkLost(f"NATS at {config.where}: {error}", advice=_NO_JETSTREAM) from error
     except nats.js.errors.APIError as error:
         what = f"JetStream at {config.where}: {error.description} ({error.err_code})"
+        if advice := ADVICE.get(error.err_code or 0):
+            raise PublishRefused(what, advice=advice) from error
         if isinstance(error, nats.js.errors.ServiceUnavailableError | nats.js.errors.ServerError):
             # Also what a server says that is still reading its files.
             raise SinkLost(what, advice=_NO_JETSTREAM) from error

@@ -155,11 +155,15 @@ class InitStream:
         await self._note(snapshot_meta_subject(table), table, "meta", fields)
 
     async def failed(self, table: TableName, fields: Mapping[str, Any]) -> None:
-        """Say that a snapshot is not to be used, and free the room its chunks take."""
-        await self._note(snapshot_error_subject(table), table, "error", fields)
+        """Say that a snapshot is not to be used, and free the room its chunks take.
+
+        The room first: a stream that they have filled could not take the notice either. Those who
+        listen hear it even if it is not stored.
+        """
         with translated(self._config):
             chunks = snapshot_chunks_filter(table, fields["snapshot_id"])
             await self._js.purge_stream(INIT_STREAM.name, subject=chunks)
+        await self._note(snapshot_error_subject(table), table, "error", fields)
 
     async def cdc_end(self) -> int:
         """Give the sequence of the last change the CDC stream holds by now."""

@@ -22,6 +22,7 @@ from bridge.jetstream.oversize import OversizeStore
 from bridge.jetstream.registry import Registry
 from bridge.jetstream.snapshots import Asked, InitStream, StoredRequest
 from bridge.postgres import connection, copying
+from bridge.snapshot.failures import NOTICE_SECONDS, Failures
 from bridge.snapshot.requests import Rejected, SnapshotRequest, new_snapshot_id, parse_request
 from bridge.snapshot.taking import Helpers, SnapshotMeans, Taking, plan_table
 from bridge.status import SnapshotProgress, Status
@@ -32,7 +33,6 @@ from schemas.snapshots import SnapshotName, failure
 
 WAITING_AT_MOST = 100
 RECONNECT_SECONDS = 1.0
-NOTICE_SECONDS = 3.0
 TELL_EVERY_SECONDS = 1.0
 LOG_EVERY_SECONDS = 15.0
 
@@ -120,6 +120,7 @@ class SnapshotService:
         self._helpers = helpers
         self._init = init
         self._status = status
+        self._failures = Failures(init, status.snapshot_totals)
         self._running: dict[SnapshotRequest, Running] = {}
         self._begun: set[str] = set()
         self._is_closing = False
@@ -130,6 +131,7 @@ class SnapshotService:
         await self._init.listen(self._on_request, self._on_cancel)
         _log.info("serving snapshots")
         self._spawn(self._serve_stored_requests(), "stored requests")
+        self._spawn(self._failures.tell_again(), "failures")
 
     async def close(self) -> None:
         """End what runs, and say so where that is still possible."""
@@ -228,7 +230,8 @@ class SnapshotService:
         _log.warning("stored request for a snapshot of %s rejected: %s", token[:200], why)
         with contextlib.suppress(BadToken):
             table = TableName.from_token(token)
-            await self._init.failed(table, failure(new_snapshot_id(), str(why), _advice(why)))
+            fields = failure(new_snapshot_id(), str(why), _advice(why))
+            await self._failures.tell(table, fields)
 
     def _begin_or_join(self, request: SnapshotRequest, *, tell: bool = False) -> Running:
         """Find the snapshot that an equal request has begun, or begin one."""
@@ -294,7 +297,7 @@ class SnapshotService:
                   _how_far(progress))  # fmt: skip
 
     async def _fail(self, running: Running, error: BaseException, *, tell: bool) -> None:
-        """Say that a snapshot is not to be used; where even that fails, the next start says it."""
+        """Say that a snapshot is not to be used."""
         running.refuse(error if isinstance(error, BridgeError) else Rejected(str(error)))
         progress = running.progress
         if isinstance(error, Rejected) and not tell:
@@ -304,11 +307,7 @@ class SnapshotService:
         _log.warning("snapshot %s of %s failed: %s", progress.snapshot_id, progress.table,
                      error, exc_info=error if unforeseen else None)  # fmt: skip
         fields = failure(progress.snapshot_id, str(error), _advice(error))
-        try:
-            async with asyncio.timeout(NOTICE_SECONDS):
-                await self._init.failed(running.request.table, fields)
-        except (BridgeError, TimeoutError) as untold:
-            _log.debug("snapshot %s: %s", progress.snapshot_id, untold)
+        await self._failures.tell(running.request.table, fields)
 
     async def _tell(self, running: Running) -> None:
         logged = time.monotonic()
