@@ -12,6 +12,7 @@ from pathlib import Path
 
 import bridge.errors
 import bridge.options
+import lake_consumer.cli
 import lake_consumer.config
 import lake_consumer.options
 from bridge.cli import COMMANDS
@@ -70,9 +71,9 @@ def _metrics() -> str:
     )
 
 
-def _commands() -> str:
+def _commands(program: str, commands: Iterable[tuple[str, str]]) -> str:
     return table(
-        ("Command", "What it does"), ((_code(f"bridge {c.name}"), c.help) for c in COMMANDS)
+        ("Command", "What it does"), ((_code(f"{program} {name}"), what) for name, what in commands)
     )
 
 
@@ -83,7 +84,10 @@ def _endpoints() -> str:
 
 
 SECTIONS: Mapping[str, Callable[[], str]] = {
-    "commands": _commands,
+    "commands": lambda: _commands("bridge", ((c.name, c.help) for c in COMMANDS)),
+    "lake-commands": lambda: _commands(
+        "lake-consumer", ((c.name, c.help) for c in lake_consumer.cli.COMMANDS)
+    ),
     "bridge-options": lambda: _options(bridge.options.OPTIONS),
     "lake-options": lambda: _options(lake_consumer.config.OPTIONS),
     "endpoints": _endpoints,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +28,11 @@ class CatalogUri:
     @property
     def sqlite_file(self) -> Path | None:
         return Path(self.uri.removeprefix(_SQLITE)) if self.uri.startswith(_SQLITE) else None
+
+    @property
+    def shown(self) -> str:
+        """The address without a password that may stand in it."""
+        return re.sub(r"(://[^:/@]*):[^@/]*@", r"\1:***@", self.uri)
 
     def spark(self) -> dict[str, str]:
         """Properties of Iceberg's Spark catalog."""

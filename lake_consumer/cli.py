@@ -14,6 +14,7 @@ from typing import Any
 
 from lake_consumer import logs
 from lake_consumer.config import OPTIONS, LakeConfig, parse_spark_conf, read_config
+from lake_consumer.cuts import LATEST, parse_when
 from lake_consumer.errors import LakeError
 
 EPILOG = """\
@@ -21,6 +22,8 @@ examples:
   lake-consumer drain --nats-url nats://127.0.0.1:4222 --warehouse ./lake
   lake-consumer run --interval 10
   lake-consumer status
+  lake-consumer query "SELECT count(*) FROM users"
+  lake-consumer query --at latest-cut --csv "SELECT * FROM sales.orders JOIN users USING (user_id)"
 
 The NATS user and password come from NATS_LAKE_USER and NATS_LAKE_PASSWORD, or from files named by
 NATS_LAKE_USER_FILE and NATS_LAKE_PASSWORD_FILE. Every variable below may be given as *_FILE.
@@ -49,6 +52,8 @@ class Command:
     help: str
     act: Callable[[LakeConfig, Flags], None]
     arguments: tuple[Argument, ...] = ()
+    prints: bool = False
+    """Whether standard output is the answer itself, so that complaints go elsewhere."""
 
 
 def _run(config: LakeConfig, _: Flags) -> None:
@@ -73,10 +78,63 @@ def _status(config: LakeConfig, _: Flags) -> None:
     sys.stdout.write(render_status(read_status(config)) + "\n")
 
 
+def _query(config: LakeConfig, flags: Flags) -> None:
+    from lake_consumer.query.command import print_query  # noqa: PLC0415 - as above
+
+    sql = sys.stdin.read() if flags["sql"] == "-" else flags["sql"]
+    when = None if flags["at"] is None else parse_when(flags["at"])
+    print_query(config, sql, when, at_cut=flags["at"] is not None, format=flags["format"])
+
+
+def _cuts(config: LakeConfig, flags: Flags) -> None:
+    from lake_consumer.query.command import print_cuts  # noqa: PLC0415 - as above
+
+    print_cuts(config, flags["limit"], as_json=flags["json"])
+
+
+def _format(name: str, help: str) -> dict[str, Any]:
+    return {
+        "dest": "format", "action": "store_const", "const": name, "default": "table", "help": help,
+    }  # fmt: skip
+
+
+AS_JSON = Argument("--json", {"action": "store_true", "help": "for programs: JSON"})
+
 COMMANDS = (
     Command("run", "follow the stream until stopped", _run),
     Command("drain", "catch up with the stream's present end, then exit", _drain),
-    Command("status", "show where every table stands", _status),
+    Command("status", "show where every table stands", _status, prints=True),
+    Command(
+        "query",
+        "run SQL over the lake's tables, as they are now or as they were at a cut",
+        _query,
+        (
+            Argument(
+                "sql", {"metavar": "SQL", "help": "one SELECT; - reads it from standard input"}
+            ),
+            Argument(
+                "--at",
+                {
+                    "metavar": "WHEN",
+                    "help": "read all tables at one state of the database: a WAL position "
+                    f"(0/1A2B3C or an integer), a time (2025-12-08T13:45:00Z) or {LATEST}",
+                },
+            ),
+            Argument("--json", _format("json", "one JSON object per row, one per line")),
+            Argument("--csv", _format("csv", "CSV with a heading")),
+        ),
+        prints=True,
+    ),
+    Command(
+        "cuts",
+        "list the states of the database that the lake can show, newest first",
+        _cuts,
+        (
+            Argument("--limit", {"type": int, "default": 20, "help": "how many; default 20"}),
+            AS_JSON,
+        ),
+        prints=True,
+    ),
 )
 
 
@@ -133,18 +191,19 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] = os.environ) -> int:
     flags = vars(build_parser().parse_args(argv))
-    act = next(command.act for command in COMMANDS if command.name == flags["command"])
+    command = next(command for command in COMMANDS if command.name == flags["command"])
+    complain = _complain_aside if command.prints else _complain
     try:
-        act(read_config(flags, environ, parse_spark_conf(flags["spark_conf"])), flags)
+        command.act(read_config(flags, environ, parse_spark_conf(flags["spark_conf"])), flags)
     except LakeError as error:
-        _complain(str(error), error.advice, verbose=flags["verbose"])
+        complain(str(error), error.advice, verbose=flags["verbose"])
         return error.exit_code
     except KeyboardInterrupt:
-        _complain("interrupted", "Nothing is lost; start again to go on.", verbose=False)
+        complain("interrupted", "Nothing is lost; start again to go on.", verbose=False)
         return 130
     except Exception as error:
         text = f"unexpected {type(error).__name__}: {error}"
-        _complain(text, LakeError.advice, verbose=flags["verbose"])
+        complain(text, LakeError.advice, verbose=flags["verbose"])
         return 1
     return 0
 
@@ -153,6 +212,12 @@ def _complain(text: str, advice: str, *, verbose: bool) -> None:
     if verbose:
         traceback.print_exc()
     logs.error(text, remedy=advice)
+
+
+def _complain_aside(text: str, advice: str, *, verbose: bool) -> None:
+    if verbose:
+        traceback.print_exc()
+    sys.stderr.write(f"lake-consumer: {text}\n{advice}\n")
 
 
 if __name__ == "__main__":

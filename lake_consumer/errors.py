@@ -87,6 +87,30 @@ class IncompatibleShape(LakeError):
     )
 
 
+class NoLake(LakeError):
+    """There is no lake where one was looked for, or its catalog cannot be read."""
+
+    advice = "Check LAKE_WAREHOUSE and LAKE_CATALOG_URI (--warehouse, --catalog-uri)."
+
+
+class NotReadable(LakeError):
+    """A table, or the lake, cannot be shown as of the cut that was asked for."""
+
+    advice = "`lake-consumer cuts` lists the states that can be read."
+
+
+class UnknownTable(LakeError):
+    """SQL names a table that the lake does not have."""
+
+    advice = "`lake-consumer status` lists the tables."
+
+
+class QueryFailed(LakeError):
+    """SQL that cannot be run."""
+
+    advice = "The SQL is DuckDB's; names that are not lower case want double quotes."
+
+
 class SparkFailed(LakeError):
     """Spark did not start, or a job of it failed."""
 

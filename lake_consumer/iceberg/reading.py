@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.table import Table
 
 from lake_consumer.catalogs import CatalogUri
-from lake_consumer.errors import LakeError
-from lake_consumer.iceberg.names import CATALOG
+from lake_consumer.cuts import CutBook, CutRow
+from lake_consumer.errors import NoLake
+from lake_consumer.iceberg.names import CATALOG, CUTS, LakeName
 from lake_consumer.watermark import EMPTY, Watermark
 
 
@@ -27,27 +30,57 @@ def open_catalog(uri: CatalogUri, warehouse: str) -> Catalog:
     return load_catalog(CATALOG, **uri.pyiceberg(), warehouse=warehouse)
 
 
+class LakeReader:
+    """The lake's catalog, its tables and its cuts; whatever is not there is said in a sentence."""
+
+    def __init__(self, uri: CatalogUri, warehouse: str) -> None:
+        if (file := uri.sqlite_file) is not None and not file.exists():
+            raise NoLake(f"there is no lake yet: no catalog at {file}")
+        self._uri = uri
+        with self._clear_errors():
+            self._catalog = open_catalog(uri, warehouse)
+
+    def names(self) -> list[LakeName]:
+        """All tables of the lake, in order."""
+        with self._clear_errors():
+            spaces = self._catalog.list_namespaces()
+            names = [name for space in spaces for name in self._catalog.list_tables(space)]
+        return sorted(LakeName(name[0], name[-1]) for name in names)
+
+    def load(self, name: LakeName) -> Table:
+        with self._clear_errors():
+            return self._catalog.load_table((name.namespace, name.name))
+
+    def cuts(self) -> CutBook:
+        if CUTS not in self.names():
+            return CutBook([])
+        rows = self.load(CUTS).scan().to_arrow().to_pylist()
+        return CutBook(CutRow(table=row.pop("table_name"), **row) for row in rows)
+
+    @contextmanager
+    def _clear_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            raise NoLake(f"the catalog {self._uri.shown} cannot be read: {error}") from error
+
+
 def read_statuses(uri: CatalogUri, warehouse: str) -> list[TableStatus]:
     if (file := uri.sqlite_file) is not None and not file.exists():
         return []
-    try:
-        catalog = open_catalog(uri, warehouse)
-        names = [name for space in catalog.list_namespaces() for name in catalog.list_tables(space)]
-        return [_status(".".join(name), catalog.load_table(name)) for name in sorted(names)]
-    except Exception as error:
-        raise LakeError(
-            f"the catalog {uri.uri} cannot be read: {error}",
-            advice="Check LAKE_WAREHOUSE and LAKE_CATALOG_URI.",
-        ) from error
+    lake = LakeReader(uri, warehouse)
+    return [_status(str(name), lake.load(name)) for name in lake.names()]
 
 
 def _status(name: str, table: Table) -> TableStatus:
-    return TableStatus(name, _rows(table), len(table.metadata.snapshots), watermark_of(table))
+    return TableStatus(name, rows_of(table), len(table.metadata.snapshots), watermark_of(table))
 
 
-def _rows(table: Table) -> int:
-    """Rows of the current snapshot, from its summary alone."""
-    snapshot = table.current_snapshot()
+def rows_of(table: Table, snapshot_id: int | None = None) -> int:
+    """Rows of a snapshot, by default the current one, from its summary alone."""
+    snapshot = (
+        table.current_snapshot() if snapshot_id is None else table.snapshot_by_id(snapshot_id)
+    )
     if snapshot is None or snapshot.summary is None:
         return 0
     records = snapshot.summary.get("total-records") or "0"

@@ -1,0 +1,151 @@
+"""Cuts: which snapshot of every table shows the database as it was at one commit.
+
+Every lake commit is a cut: all transactions up to one commit, and nothing of any later one. The
+table of cuts has a row for each table that such a commit touched. A table that it did not touch
+stands as its newest row before says. A row without a snapshot says that from there on the table's
+mirror cannot be read, until a later row has one again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from lake_consumer.errors import BadOption, NotReadable
+from schemas.positions import Lsn
+
+LATEST = "latest-cut"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutRow:
+    """One row of the table of cuts; `table` is None where a lake commit touched none."""
+
+    table: str | None
+    commit_lsn: int
+    commit_ts: datetime
+    stream_seq: int
+    snapshot_id: int | None
+    changes_snapshot_id: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """One state of the database that the lake can show."""
+
+    stream_seq: int
+    commit_lsn: Lsn
+    commit_ts: datetime
+    tables: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.commit_lsn} of {self.commit_ts.isoformat()}"
+
+
+When = Lsn | datetime | None
+"""Where a reader wants to stand: at a WAL position, at a time, or, None, at the newest cut."""
+
+
+def parse_when(text: str) -> When:
+    """Read `0/1A2B3C`, an integer, an ISO time (UTC where it names no zone) or `latest-cut`."""
+    if text == LATEST:
+        return None
+    try:
+        if "/" in text:
+            return Lsn.parse(text)
+        if text.isdecimal():
+            return Lsn(int(text))
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise BadOption(
+            f"{text!r} is neither a WAL position nor a time",
+            advice=f"Write --at 0/1A2B3C, --at 2025-12-08T13:45:00Z or --at {LATEST}.",
+        ) from None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+class CutBook:
+    """The table of cuts, read whole: it has one row per table and lake commit."""
+
+    def __init__(self, rows: Iterable[CutRow]) -> None:
+        self._rows = sorted(rows, key=lambda row: row.stream_seq)
+
+    def cuts(self) -> list[Cut]:
+        """Every cut, oldest first."""
+        tables: dict[int, list[str]] = {}
+        last: dict[int, CutRow] = {}
+        for row in self._rows:
+            last[row.stream_seq] = row
+            tables.setdefault(row.stream_seq, []).extend([row.table] if row.table else [])
+        return [
+            Cut(
+                stream_seq=sequence,
+                commit_lsn=Lsn(row.commit_lsn),
+                commit_ts=row.commit_ts,
+                tables=tuple(sorted(tables[sequence])),
+            )
+            for sequence, row in last.items()
+        ]
+
+    def at(self, when: When) -> Cut:
+        """The newest cut at or before a moment."""
+        cuts = self.cuts()
+        if not cuts:
+            raise NotReadable(
+                "the lake has no cut yet", advice="Run `lake-consumer drain`; each batch makes one."
+            )
+        found = [cut for cut in cuts if _reached(cut, when)]
+        if not found:
+            raise NotReadable(
+                f"the lake has no cut at or before {when}; its first is {cuts[0]}",
+                advice="`lake-consumer cuts` lists them.",
+            )
+        return found[-1]
+
+    def mirror_snapshot(self, table: str, cut: Cut) -> int:
+        """The mirror's snapshot that is the table at this cut."""
+        row = self._row(table, cut)
+        if row.snapshot_id is None:
+            raise NotReadable(
+                f"the mirror of {table} cannot be read from cut {Lsn(row.commit_lsn)} on"
+                f"{self._readable_again(table, cut)}",
+                advice="It is being rebuilt, or has no key; `lake-consumer status` tells. "
+                "Its change log can be read.",
+            )
+        return row.snapshot_id
+
+    def log_snapshot(self, table: str, cut: Cut) -> int:
+        """The change log's snapshot that ends at this cut."""
+        row = self._row(table, cut)
+        if row.changes_snapshot_id is None:
+            raise NotReadable(f"the change log of {table} is not part of cut {cut}")
+        return row.changes_snapshot_id
+
+    def _row(self, table: str, cut: Cut) -> CutRow:
+        rows = [row for row in self._rows if row.table == table]
+        before = [row for row in rows if row.stream_seq <= cut.stream_seq]
+        if before:
+            return before[-1]
+        first = f"; its first cut is {Lsn(rows[0].commit_lsn)}" if rows else ""
+        raise NotReadable(
+            f"{table} is not in the lake at cut {cut}{first}",
+            advice="Choose a later cut; `lake-consumer cuts` lists them.",
+        )
+
+    def _readable_again(self, table: str, cut: Cut) -> str:
+        later = (
+            row
+            for row in self._rows
+            if row.table == table and row.stream_seq > cut.stream_seq and row.snapshot_id
+        )
+        found = next(later, None)
+        return f"; it can again from {Lsn(found.commit_lsn)} on" if found else ""
+
+
+def _reached(cut: Cut, when: When) -> bool:
+    if when is None:
+        return True
+    if isinstance(when, datetime):
+        return cut.commit_ts <= when
+    return cut.commit_lsn <= when

@@ -1,0 +1,68 @@
+"""The lake as it is now, and as it was at a cut: the same tables, each at its own snapshot."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+
+from lake_consumer.cuts import Cut, CutBook, When
+from lake_consumer.errors import NotReadable
+from lake_consumer.iceberg.datasets import LakeDataset, compare
+from lake_consumer.iceberg.names import CHANGES_SUFFIX, CUTS, LakeName
+from lake_consumer.iceberg.reading import LakeReader, rows_of
+
+LARGE_ROWS = 20_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class LakeNow:
+    """Every table as it is now."""
+
+    lake: LakeReader
+
+    def open(self, name: LakeName) -> LakeDataset:
+        table = self.lake.load(name)
+        _warn_if_large(name, rows_of(table))
+        return LakeDataset(table)
+
+
+@dataclass(frozen=True, slots=True)
+class LakeAt:
+    """Every table at one cut."""
+
+    lake: LakeReader
+    book: CutBook
+    cut: Cut
+
+    @classmethod
+    def choose(cls, lake: LakeReader, when: When) -> LakeAt:
+        book = lake.cuts()
+        return cls(lake, book, book.at(when))
+
+    def open(self, name: LakeName) -> LakeDataset:
+        table = self.lake.load(name)
+        if name == CUTS:
+            return LakeDataset(table, only=compare("stream_seq", "<=", self.cut.stream_seq))
+        snapshot = self._snapshot(name)
+        if table.snapshot_by_id(snapshot) is None:
+            raise NotReadable(
+                f"{name} has no more snapshot {snapshot}, which is the table at cut {self.cut}: "
+                "maintenance has expired it",
+                advice="Choose a later cut (`lake-consumer cuts`), or keep snapshots longer.",
+            )
+        _warn_if_large(name, rows_of(table, snapshot))
+        return LakeDataset(table, snapshot)
+
+    def _snapshot(self, name: LakeName) -> int:
+        if name.namespace.endswith(CHANGES_SUFFIX):
+            schema = name.namespace.removesuffix(CHANGES_SUFFIX)
+            return self.book.log_snapshot(f"{schema}.{name.name}", self.cut)
+        return self.book.mirror_snapshot(str(name), self.cut)
+
+
+def _warn_if_large(name: LakeName, rows: int) -> None:
+    if rows > LARGE_ROWS:
+        sys.stderr.write(
+            f"{name} has {rows:,} rows and one process reads them; "
+            "name few columns and a range of an integer key, or use Spark\n"
+        )

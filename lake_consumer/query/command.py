@@ -1,0 +1,86 @@
+"""`lake-consumer query` and `lake-consumer cuts`: the lake from a terminal, without Spark.
+
+Without `--at` every table is read as it is now. With it, all of them at one cut: the newest at or
+before what was asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
+from difflib import get_close_matches
+
+from lake_consumer.config import LakeConfig
+from lake_consumer.cuts import Cut, When
+from lake_consumer.errors import UnknownTable
+from lake_consumer.iceberg.moments import LakeAt, LakeNow
+from lake_consumer.iceberg.names import CATALOG, LakeName
+from lake_consumer.iceberg.reading import LakeReader
+from lake_consumer.query.engine import Parts, Place, answer
+from lake_consumer.query.printing import FORMATS, aligned
+from schemas.names import DEFAULT_SCHEMA
+
+
+def print_query(config: LakeConfig, sql: str, when: When, *, at_cut: bool, format: str) -> None:
+    """Run SQL over the lake and print its rows."""
+    lake = LakeReader(config.catalog, config.warehouse)
+    names = lake.names()
+    tables = LakeAt.choose(lake, when) if at_cut else LakeNow(lake)
+    with answer(
+        sql, lambda parts: find(parts, names), lambda at: tables.open(LakeName(*at))
+    ) as rows:
+        _print(FORMATS[format](rows))
+
+
+def print_cuts(config: LakeConfig, limit: int, *, as_json: bool) -> None:
+    """List the newest cuts, newest first."""
+    cuts = LakeReader(config.catalog, config.warehouse).cuts().cuts()[::-1][:limit]
+    if as_json:
+        _print(json.dumps(_document(cut), ensure_ascii=False) for cut in cuts)
+        return
+    head = ("commit LSN", "commit time", "stream sequence", "tables")
+    rows = [
+        (str(c.commit_lsn), c.commit_ts.isoformat(), str(c.stream_seq), ", ".join(c.tables))
+        for c in cuts
+    ]
+    _print(aligned(head, rows) if rows else ["The lake has no cut yet."])
+
+
+def _document(cut: Cut) -> dict[str, object]:
+    return {
+        "commit_lsn": int(cut.commit_lsn),
+        "lsn": str(cut.commit_lsn),
+        "commit_ts": cut.commit_ts.isoformat(),
+        "stream_seq": cut.stream_seq,
+        "tables": list(cut.tables),
+    }
+
+
+def _print(lines: Iterable[str]) -> None:
+    # Whoever reads may have seen enough, as `head` does.
+    with suppress(BrokenPipeError):
+        for line in lines:
+            sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+
+
+def find(parts: Parts, names: list[LakeName]) -> Place:
+    """The lake's table that SQL means; unquoted names do not mind upper and lower case."""
+    wanted = parts[1:] if len(parts) == 3 and parts[0].lower() == CATALOG else parts
+    if len(wanted) == 1:
+        wanted = (DEFAULT_SCHEMA, *wanted)
+    known = [(name.namespace, name.name) for name in names]
+    folded = [place for place in known if [*map(str.lower, place)] == [*map(str.lower, wanted)]]
+    for place in [place for place in known if place == wanted] or folded:
+        return place
+    raise UnknownTable(f"the lake has no table {'.'.join(parts)}{_near(wanted, known)}")
+
+
+def _near(wanted: Parts, known: list[Place]) -> str:
+    """A table of that name in another schema, or what is spelled nearly so."""
+    alike = set(get_close_matches(wanted[-1], [name for _, name in known], n=3))
+    same = [place for place in known if place[1] == wanted[-1]]
+    near = same or [place for place in known if place[1] in alike]
+    return f"; it has {', '.join(map('.'.join, near[:4]))}" if near else ""

@@ -1,0 +1,126 @@
+"""Rows for people and for programs: an aligned table, CSV, or one JSON object per line.
+
+CSV and JSON are written as the rows come. A table has to know its widths, so it shows the first
+rows only, and says how many there are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+
+SHOWN_ROWS = 1_000
+SHOWN_WIDTH = 80
+
+Cells = Sequence[str]
+
+
+def rows_of(reader: pa.RecordBatchReader) -> Iterator[tuple[Any, ...]]:
+    """Rows as Python values; two columns of one name stay two."""
+    for batch in reader:
+        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+
+def table_lines(reader: pa.RecordBatchReader, limit: int = SHOWN_ROWS) -> Iterator[str]:
+    """An aligned table; numbers stand to the right."""
+    rows = rows_of(reader)
+    shown = [[_shown(value) for value in row] for row in islice(rows, limit)]
+    more = sum(1 for _ in rows)
+    yield from aligned(
+        reader.schema.names, shown, [_is_number(field.type) for field in reader.schema]
+    )
+    count = len(shown) + more
+    left_out = f", the first {limit:,} shown; --csv and --json give all" if more else ""
+    yield f"({count:,} {'row' if count == 1 else 'rows'}{left_out})"
+
+
+def aligned(head: Cells, rows: Sequence[Cells], right: Sequence[bool] = ()) -> Iterator[str]:
+    """Columns under their names, as psql writes them."""
+    widths = [max([len(name), *(len(row[at]) for row in rows)]) for at, name in enumerate(head)]
+    sides = list(right) or [False] * len(head)
+    yield " | ".join(n.ljust(w) for n, w in zip(head, widths, strict=True)).rstrip()
+    yield "-+-".join("-" * width for width in widths)
+    for row in rows:
+        cells = (
+            cell.rjust(width) if to_right else cell.ljust(width)
+            for cell, width, to_right in zip(row, widths, sides, strict=True)
+        )
+        yield " | ".join(cells).rstrip()
+
+
+def csv_lines(reader: pa.RecordBatchReader) -> Iterator[str]:
+    """CSV as PostgreSQL writes it: nothing is NULL, "" is the empty text."""
+    yield ",".join(_csv(name) for name in reader.schema.names)
+    for row in rows_of(reader):
+        yield ",".join("" if value is None else _csv(to_text(value)) for value in row)
+
+
+def json_lines(reader: pa.RecordBatchReader) -> Iterator[str]:
+    """One JSON object per row, each on a line of its own."""
+    names = reader.schema.names
+    for row in rows_of(reader):
+        document = {n: to_json(value) for n, value in zip(names, row, strict=True)}
+        yield json.dumps(document, ensure_ascii=False)
+
+
+FORMATS: Mapping[str, Callable[[pa.RecordBatchReader], Iterable[str]]] = {
+    "table": table_lines,
+    "csv": csv_lines,
+    "json": json_lines,
+}
+
+
+def to_json(value: Any) -> Any:
+    """What JSON holds exactly stays as it is; all else becomes its text."""
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return value if value - value == 0 else str(value)
+        case dict():
+            return {str(name): to_json(item) for name, item in value.items()}
+        case list():
+            # Arrow gives a map as a list of pairs.
+            if value and all(isinstance(item, tuple) for item in value):
+                return {to_text(name): to_json(item) for name, item in value}
+            return [to_json(item) for item in value]
+    return to_text(value)
+
+
+def to_text(value: Any) -> str:
+    """A value as PostgreSQL would write it, where it has the type."""
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case datetime():
+            # Every time with a zone is in UTC here.
+            zone = "" if value.tzinfo is None else "+00"
+            return value.replace(tzinfo=None).isoformat(sep=" ") + zone
+        case bytes():
+            return "\\x" + value.hex()
+        case dict() | list():
+            return json.dumps(to_json(value), ensure_ascii=False)
+    return str(value)
+
+
+def _shown(value: Any) -> str:
+    text = "NULL" if value is None else to_text(value)
+    plain = text.replace("\\n", "\\\\n").replace("\n", "\\n").replace("\r", "\\r")
+    return plain if len(plain) <= SHOWN_WIDTH else plain[: SHOWN_WIDTH - 1] + "…"
+
+
+def _csv(text: str) -> str:
+    if text and not set(text) & set(',"\r\n'):
+        return text
+    return '"' + text.replace('"', '""') + '"'
+
+
+def _is_number(type: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_integer(type) or pa.types.is_floating(type) or pa.types.is_decimal(type)
+    )

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from lake_consumer.cuts import CutBook, CutRow, parse_when
+from lake_consumer.errors import BadOption, NotReadable
+from schemas.positions import Lsn
+
+NOON = datetime(2025, 12, 8, 12, tzinfo=UTC)
+
+
+def row(sequence: int, table: str | None, snapshot: int | None, log: int | None = 1) -> CutRow:
+    return CutRow(
+        table=table,
+        commit_lsn=sequence * 0x100,
+        commit_ts=NOON + timedelta(seconds=sequence),
+        stream_seq=sequence,
+        snapshot_id=snapshot,
+        changes_snapshot_id=log,
+    )
+
+
+BOOK = CutBook(
+    [
+        row(30, None, None),
+        row(10, "public.a", 101),
+        row(20, "public.b", 201),
+        row(20, "public.a", 102),
+        row(40, "public.a", None, 44),
+        row(50, "public.a", 105),
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "when"),
+    [
+        ("latest-cut", None),
+        ("0/1A2B3C", Lsn(0x1A2B3C)),
+        ("6716", Lsn(6716)),
+        ("2025-12-08T12:00:00Z", NOON),
+        ("2025-12-08 12:00", NOON),
+        ("2025-12-08T13:00:00+01:00", NOON),
+    ],
+)
+def test_a_moment_is_read_as_people_write_it(text: str, when: object) -> None:
+    """A position as PostgreSQL or the log writes it, or a time; without a zone it is UTC."""
+    assert parse_when(text) == when
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "0/", "-5", "latest", str(1 << 64)])
+def test_anything_else_is_refused_with_examples(text: str) -> None:
+    """Guessing a moment would show another state than was asked for."""
+    with pytest.raises(BadOption) as failure:
+        parse_when(text)
+
+    assert "0/1A2B3C" in failure.value.advice
+
+
+def test_the_newest_cut_at_or_before_is_chosen() -> None:
+    """A state is never shown before it was."""
+    assert BOOK.at(None).stream_seq == 50
+    assert BOOK.at(Lsn(20 * 0x100)).stream_seq == 20
+    assert BOOK.at(Lsn(20 * 0x100 - 1)).stream_seq == 10
+    assert BOOK.at(NOON + timedelta(seconds=35)).stream_seq == 30
+    with pytest.raises(NotReadable, match="first is 0/A00"):
+        BOOK.at(Lsn(1))
+    with pytest.raises(NotReadable, match="no cut yet"):
+        CutBook([]).at(None)
+
+
+def test_a_table_stands_as_its_newest_row_says() -> None:
+    """A lake commit writes rows for the tables it touched, and for no others."""
+    assert BOOK.mirror_snapshot("public.a", BOOK.at(Lsn(30 * 0x100))) == 102
+    assert BOOK.mirror_snapshot("public.b", BOOK.at(None)) == 201
+    assert BOOK.mirror_snapshot("public.a", BOOK.at(None)) == 105
+
+
+def test_a_row_without_snapshot_ends_the_mirror_and_not_the_log() -> None:
+    """A stale mirror must never pass for the table at a later cut."""
+    cut = BOOK.at(Lsn(40 * 0x100))
+
+    with pytest.raises(
+        NotReadable, match="cannot be read from cut 0/2800 on; it can again from 0/32"
+    ):
+        BOOK.mirror_snapshot("public.a", cut)
+    assert BOOK.log_snapshot("public.a", cut) == 44
+
+
+def test_a_table_that_came_later_is_not_in_an_earlier_cut() -> None:
+    """It would look empty, and it was not."""
+    with pytest.raises(NotReadable, match=r"public\.b is not in the lake .* first cut is 0/1400"):
+        BOOK.mirror_snapshot("public.b", BOOK.at(Lsn(10 * 0x100)))
+
+
+def test_cuts_are_listed_with_the_tables_they_touched() -> None:
+    """One line per lake commit, also for one that touched no table."""
+    assert [(cut.stream_seq, cut.tables) for cut in BOOK.cuts()] == [
+        (10, ("public.a",)),
+        (20, ("public.a", "public.b")),
+        (30, ()),
+        (40, ("public.a",)),
+        (50, ("public.a",)),
+    ]
