@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bridge import VERSION, app, commands, doctor, logs
+from bridge import VERSION, app, commands, doctor, logs, loops
 from bridge.config import BridgeConfig, http_config, nats_config, postgres_config, read_config
 from bridge.errors import BridgeError
 from bridge.http.client import fetch_status, render
@@ -48,7 +48,8 @@ class Command:
 def _run(flags: Flags, environ: Mapping[str, str]) -> int:
     config = read_config(flags, environ, flags["config"])
     logs.set_up(config.log_level)
-    asyncio.run(app.run(config))
+    with asyncio.Runner(loop_factory=loops.loop_factory()) as runner:
+        runner.run(app.run(config))
     return 0
 
 

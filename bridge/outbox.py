@@ -8,8 +8,11 @@ bytes count until JetStream has stored them.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from dataclasses import dataclass
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from operator import itemgetter
+
+from bridge.rowcode import PackedRow
 
 _OVERHEAD = 300
 """Protocol line, headers and Python objects around a body, roughly."""
@@ -17,27 +20,70 @@ _OVERHEAD = 300
 
 @dataclass(slots=True)
 class Outgoing:
-    """One message; its body is open, but for the value of `last`, until the outbox seals it."""
+    """A message that needs more than most: a compressed body, or one that is elsewhere."""
 
     subject: str
     msg_id: str
     body: bytes
-    size: int = 0
-    """Bytes it counts for, from when it is sealed."""
-
     headers: str = ""
     """Header lines beyond those of every message: how the body is compressed, where it is."""
+
+
+Message = Outgoing | PackedRow
+
+
+def outgoing(row: PackedRow) -> Outgoing:
+    subject, msg_id, body = row
+    return Outgoing(subject.decode(), msg_id.decode(), body)
+
+
+_subject, _body = itemgetter(0), itemgetter(2)
+
+
+@dataclass(slots=True)
+class Chunk:
+    """Messages that are published together; what they count for outlives them."""
+
+    rows: list[PackedRow] = field(default_factory=list)
+    count: int = 0
+    size: int = 0
+    largest: int = 0
+    """The size of the largest body."""
+
+    subjects: dict[str, int] = field(default_factory=dict)
+    """How many were sent on each subject."""
+
+    def add(self, rows: list[PackedRow]) -> int:
+        """Take more rows, and say what they count for."""
+        sizes = list(map(len, map(_body, rows)))
+        size = sum(sizes) + _OVERHEAD * len(rows)
+        self.rows += rows
+        self.count += len(rows)
+        self.size += size
+        self.largest = max(self.largest, *sizes)
+        return size
+
+    def give(self) -> list[PackedRow]:
+        """Give the rows away. They are not kept on their way: what is lost is read again."""
+        rows, self.rows = self.rows, []
+        counted = Counter(map(_subject, rows))
+        self.subjects = {subject.decode(): count for subject, count in counted.items()}
+        return rows
 
 
 class Outbox:
     """A queue between the WAL reader and the publisher; both run in one event loop."""
 
-    def __init__(self, max_bytes: int, ends: tuple[bytes, bytes]) -> None:
+    def __init__(
+        self, max_bytes: int, ends: tuple[bytes, bytes], chunk_messages: int = 500
+    ) -> None:
         self._max_bytes = max_bytes
+        self._chunk_messages = chunk_messages
         self._not_last, self._last = ends
-        self._held: Outgoing | None = None
-        self._waiting: deque[Outgoing] = deque()
-        self._in_flight: deque[Outgoing] = deque()
+        self._held: PackedRow | None = None
+        self._waiting: deque[Chunk] = deque()
+        self._in_flight: deque[Chunk] = deque()
+        self._stored = 0
         self._bytes = 0
         self._closed = False
         self._filled = asyncio.Event()
@@ -56,23 +102,39 @@ class Outbox:
         """Whether everything that may be sent has been taken."""
         return not self._waiting
 
-    def add(self, message: Outgoing) -> None:
+    def add(self, row: PackedRow) -> None:
         """Queue a message. It is held back until it is known whether it ends its transaction."""
         if self._held is not None:
-            self._seal(self._held, self._not_last)
-        self._held = message
+            self._queue([self._held])
+        self._held = row
 
     def end_transaction(self) -> None:
         """Let the message held back go, as its transaction's last."""
         if self._held is not None:
-            self._seal(self._held, self._last)
+            self._queue([self.as_last(self._held)])
             self._held = None
 
-    def _seal(self, message: Outgoing, end: bytes) -> None:
-        message.body += end
-        message.size = len(message.body) + _OVERHEAD
-        self._waiting.append(message)
-        self._bytes += message.size
+    def take_held(self) -> list[PackedRow]:
+        """Give up the message held back, to whoever queues it with its successors."""
+        held, self._held = self._held, None
+        return [] if held is None else [held]
+
+    def extend(self, rows: list[PackedRow], *, hold: bool) -> None:
+        """Queue messages in order; `hold` keeps the last of them back."""
+        if hold:
+            self._held = rows.pop()
+        if rows:
+            self._queue(rows)
+
+    def as_last(self, row: PackedRow) -> PackedRow:
+        """Make a message say that it ends its transaction."""
+        subject, msg_id, body = row
+        return subject, msg_id, body.removesuffix(self._not_last) + self._last
+
+    def _queue(self, rows: list[PackedRow]) -> None:
+        if not self._waiting or self._waiting[-1].count >= self._chunk_messages:
+            self._waiting.append(Chunk())
+        self._bytes += self._waiting[-1].add(rows)
         self._filled.set()
 
     async def room(self) -> None:
@@ -81,21 +143,38 @@ class Outbox:
             self._freed.clear()
             await self._freed.wait()
 
-    async def take(self, most: int) -> list[Outgoing]:
-        """Wait for messages; none says that the outbox is closed and empty."""
+    async def take(self) -> Chunk | None:
+        """Wait for messages; None says that the outbox is closed and empty."""
         while not self._waiting:
             if self._closed:
-                return []
+                return None
             self._filled.clear()
             await self._filled.wait()
-        taken = [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
-        self._in_flight.extend(taken)
-        return taken
+        chunk = self._waiting.popleft()
+        self._in_flight.append(chunk)
+        return chunk
 
-    def release(self, count: int) -> list[Outgoing]:
-        """Let go of the first `count` messages in flight, which are stored, and give them back."""
-        stored = [self._in_flight.popleft() for _ in range(count)]
-        self._bytes -= sum(message.size for message in stored)
+    async def more_within(self, seconds: float) -> bool:
+        """Wait for messages, or for the outbox to be closed, but no longer than so."""
+        self._filled.clear()
+        if self._waiting or self._closed:
+            return bool(self._waiting)
+        try:
+            async with asyncio.timeout(seconds):
+                await self._filled.wait()
+        except TimeoutError:
+            return False
+        return bool(self._waiting)
+
+    def release(self, count: int) -> list[Chunk]:
+        """Count messages in flight as stored, and give the chunks that are stored whole."""
+        self._stored += count
+        stored = []
+        while self._in_flight and self._in_flight[0].count <= self._stored:
+            chunk = self._in_flight.popleft()
+            self._stored -= chunk.count
+            self._bytes -= chunk.size
+            stored.append(chunk)
         self._freed.set()
         return stored
 

@@ -14,15 +14,16 @@ from collections.abc import Sequence
 
 from bridge.config import PublishLimits
 from bridge.errors import MalformedWal
-from bridge.hotpath import PAYLOAD_AT, RELATION_AT, ROW_AT, HotRelation, pack_transaction
-from bridge.outbox import Outbox, Outgoing
+from bridge.hotpath import HotPath
+from bridge.outbox import Outbox, Outgoing, outgoing
 from bridge.ports import Oversize, Shapes, Sink, Source
 from bridge.pressing import ChangePresses
 from bridge.progress import Progress
 from bridge.protocol.decoder import decode_message
 from bridge.protocol.framing import Keepalive, decode_frame
-from bridge.protocol.messages import Begin, Commit, Message, Relation, WalMessage
+from bridge.protocol.messages import Message, Relation
 from bridge.relations import Encoder
+from bridge.rowcode import PackedRow
 from bridge.status import Status
 from bridge.tasks import end, until_first
 from bridge.transactions import Assembler, Placed, RowMessage, TransactionEnd
@@ -35,6 +36,12 @@ from schemas.shapes import TableShape
 CONFIRM_EVERY_SECONDS = 0.5
 STATUS_EVERY_SECONDS = 10.0
 """PostgreSQL gives a silent walsender up after wal_sender_timeout, 60 seconds by default."""
+
+LINGER_SECONDS = 0.005
+"""How long a batch stays open for more; closing one costs a message and a wait for its answer."""
+
+ACK_AT_LEAST_EVERY_SECONDS = 0.25
+"""A trickle that never pauses is asked for its acks so often; the server gives one in 500."""
 
 _HEADERS_AT_MOST = 1_024
 
@@ -69,12 +76,12 @@ class Pipeline:
         self._status = status
         self._presses = presses
         self._assembler = Assembler()
-        self._outbox = Outbox(limits.max_bytes, codec.ends)
+        self._outbox = Outbox(limits.max_bytes, codec.ends, limits.chunk_messages)
         self._relations: dict[int, Relation] = {}
         self._encoders: dict[int, Encoder] = {}
         self._announced: dict[TableName, str | None] = {}
-        self._hot: dict[int, HotRelation] = {}
-        self._transaction: bytes | None = None
+        self._hot = HotPath(self._assembler, self._outbox, progress, status, stored.commit_lsn)
+        self._acked_at = 0.0
 
     async def run(self, stop: asyncio.Event) -> None:
         """Stream until `stop` is set, then publish and confirm every whole transaction read."""
@@ -94,36 +101,21 @@ class Pipeline:
         self._tell()
 
     async def _read(self) -> None:
-        outbox = self._outbox
+        outbox, hot = self._outbox, self._hot
         while True:
             frames = await self._source.read()
             started = time.perf_counter()
-            for frame in frames:
-                if not self._take_hot(frame):
-                    await self._take(frame)
+            at, count = 0, len(frames)
+            while (at := hot.take(frames, at)) < count:
+                await self._take(frames[at])
+                at += 1
                 if outbox.is_full:
                     await outbox.room()
             self._status.last_processing_us = int(
-                (time.perf_counter() - started) / len(frames) * 1_000_000
+                (time.perf_counter() - started) / count * 1_000_000
             )
-
-    def _take_hot(self, frame: bytes) -> bool:
-        """Queue a plain row change the short way, or leave it to the long way untouched."""
-        if self._transaction is None or len(frame) <= ROW_AT:
-            return False
-        relation_id = int.from_bytes(frame[RELATION_AT : RELATION_AT + 4])
-        relation = self._hot.get(relation_id)
-        if relation is None or (kind := frame[PAYLOAD_AT]) not in relation.subjects:
-            return False
-        lsn, assembler = int.from_bytes(frame[1:9]), self._assembler
-        repeat = assembler.repeat(lsn, kind, relation_id)
-        packed = relation.pack(frame, lsn, assembler.ordinal, repeat, self._transaction)
-        if packed is None:
-            return False
-        assembler.advance(lsn, kind, relation_id)
-        self._status.wal_messages += 1
-        self._add(relation.subjects[kind], *packed)
-        return True
+            if outbox.is_full:
+                await outbox.room()
 
     async def _take(self, frame: bytes) -> None:
         """Queue what one frame of the WAL means, the long way."""
@@ -143,22 +135,13 @@ class Pipeline:
                 self._status.skipped += 1
             else:
                 await self._queue(part)
-        return self._mind_transaction(message)
+        return None
 
     def _adopt(self, relation: Relation) -> None:
         """Forget what was known: PostgreSQL repeats a relation when it may have changed."""
         self._relations[relation.relation_id] = relation
         self._encoders.pop(relation.relation_id, None)
-        self._hot.pop(relation.relation_id, None)
-
-    def _mind_transaction(self, message: WalMessage) -> None:
-        """Open the hot path for a transaction the stream holds nothing of, and close it behind."""
-        if isinstance(message, Commit):
-            self._transaction = None
-        elif isinstance(message, Begin) and message.commit_lsn > self._stored.commit_lsn:
-            self._transaction = pack_transaction(
-                message.commit_lsn, self._assembler.commit_ts, message.xid
-            )
+        self._hot.forget(relation.relation_id)
 
     def _follow(self, keepalive: Keepalive) -> None:
         if not self._assembler.in_transaction:
@@ -188,7 +171,7 @@ class Pipeline:
         encoder = Encoder(shape, revision, self._codec.format)
         self._encoders[message.relation_id] = encoder
         if self._codec.format == "msgpack":
-            self._hot[message.relation_id] = HotRelation(shape, revision)
+            self._hot.learn(shape, revision)
         return encoder
 
     async def _announce(self, shape: TableShape, revision: int, place: Place) -> None:
@@ -215,42 +198,50 @@ class Pipeline:
         )
 
     def _send(self, event: Event) -> None:
-        body = self._codec.leave_open(event.to_map())
-        self._add(event.subject, event.msg_id, body)
-
-    def _add(self, subject: str, msg_id: str, body: bytes) -> None:
         self._progress.sent()
-        self._outbox.add(Outgoing(subject, msg_id, body))
+        body = self._codec.encode(event.to_map())
+        self._outbox.add((event.subject.encode(), event.msg_id.encode(), body))
 
     async def _publish(self) -> None:
-        """Send what is queued, and ask for everything to be stored whenever the queue is empty."""
-        while messages := await self._outbox.take(self._limits.chunk_messages):
-            if self._presses is not None:
-                await self._presses.press(messages)
-            await self._set_oversize_aside(messages)
-            await self._sink.send(
-                messages,
-                self._codec.content_type,
-                close=self._outbox.is_empty,
-                on_stored=self._on_stored,
-            )
+        """Send what is queued, and ask for everything to be stored when no more comes."""
+        outbox, sink = self._outbox, self._sink
+        while chunk := await outbox.take():
+            messages = await self._prepare(chunk.give(), chunk.largest)
+            await sink.send(messages, self._codec.content_type, on_stored=self._on_stored)
+            if outbox.is_empty and not await self._is_going_on():
+                await sink.settle()
+        await sink.settle()
 
-    async def _set_oversize_aside(self, messages: Sequence[Outgoing]) -> None:
-        """Store bodies that no message can carry before the messages that name them are sent."""
-        largest = self._sink.max_payload - _HEADERS_AT_MOST
+    async def _is_going_on(self) -> bool:
+        """Say whether more is coming at once, and what was sent may well wait for its ack."""
+        overdue = time.monotonic() - self._acked_at > ACK_AT_LEAST_EVERY_SECONDS
+        return not overdue and await self._outbox.more_within(LINGER_SECONDS)
+
+    async def _prepare(
+        self, rows: Sequence[PackedRow], largest: int
+    ) -> Sequence[PackedRow] | Sequence[Outgoing]:
+        """Compress bodies where asked to, and set aside those that no message can carry."""
+        most = self._sink.max_payload - _HEADERS_AT_MOST
+        if self._presses is None and largest <= most:
+            return rows
+        messages = [outgoing(row) for row in rows]
+        if self._presses is not None:
+            await self._presses.press(messages)
         for message in messages:
-            if len(message.body) > largest:
+            if len(message.body) > most:
                 await self._oversize.put(message.msg_id, message.body)
                 message.body = b""
                 message.headers += f"{OVERSIZE}: {message.msg_id}\r\n"
+        return messages
 
     def _on_stored(self, count: int) -> None:
-        self._progress.acknowledged(count, time.monotonic())
+        self._acked_at = time.monotonic()
+        self._progress.acknowledged(count, self._acked_at)
         status = self._status
         status.last_sequence = self._sink.last_sequence
-        for message in self._outbox.release(count):
-            status.published[message.subject] += 1
-            status.published_bytes += message.size
+        for chunk in self._outbox.release(count):
+            status.published.update(chunk.subjects)
+            status.published_bytes += chunk.size
 
     async def _confirm(self) -> None:
         """Tell PostgreSQL how far it is, whenever that moved and often enough to stay connected."""

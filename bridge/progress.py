@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Iterable
 from datetime import timedelta
 
 AGING_STEP_SECONDS = 0.25
@@ -32,12 +33,20 @@ class Progress:
         """Messages sent and not yet acknowledged."""
         return self._sent - self._acked
 
+    @property
+    def total_sent(self) -> int:
+        return self._sent
+
     def sent(self, count: int = 1) -> None:
         self._sent += count
 
     def transaction_ended(self, end_lsn: int, now: float) -> None:
         """Note that all messages of the transactions up to `end_lsn` have been sent."""
-        self._ends.append((self._sent, end_lsn))
+        self.transactions_ended([(self._sent, end_lsn)], now)
+
+    def transactions_ended(self, ends: Iterable[tuple[int, int]], now: float) -> None:
+        """Note transactions' ends in order, each with how many messages were sent up to it."""
+        self._ends.extend(ends)
         self._advance(now)
 
     def acknowledged(self, count: int, now: float) -> None:

@@ -51,28 +51,30 @@ class TransactionEnd:
     end_lsn: int
 
 
-KINDS: Mapping[type, int] = {
-    kind: ord(code)
-    for kind, code in {
-        Insert: "I",
-        Update: "U",
-        Delete: "D",
-        EmptiedTable: "T",
-        Message: "M",
-    }.items()
+KINDS: Mapping[type, bytes] = {
+    Insert: b"I",
+    Update: b"U",
+    Delete: b"D",
+    EmptiedTable: b"T",
+    Message: b"M",
 }
 """Message kinds as the protocol's bytes, which is how the hot path knows them."""
 
 
 class Assembler:
-    """Follows one replication stream and places what it carries."""
+    """Follows one replication stream and places what it carries.
+
+    The hot path follows the same stream by itself, and leaves and finds here where it is: the
+    transaction, the next ordinal, the LSN of the last WAL record as the protocol writes it, and how
+    many changes of that record each operation and table (again in its bytes) has had.
+    """
 
     def __init__(self) -> None:
         self.transaction: Begin | None = None
         self.commit_ts = ""
         self.ordinal = 0
-        self._record_lsn = -1
-        self._repeats: dict[tuple[int, int], int] = {}
+        self.record = b""
+        self.repeats: dict[bytes, int] = {}
 
     @property
     def in_transaction(self) -> bool:
@@ -95,18 +97,16 @@ class Assembler:
                 for relation_id in message.relation_ids:
                     yield self._next(lsn, EmptiedTable(relation_id), relation_id)
 
-    def repeat(self, lsn: int, kind: int, relation_id: int) -> int:
-        """Count the earlier changes of the same WAL record, table and operation."""
-        return self._repeats.get((kind, relation_id), 0) if lsn == self._record_lsn else 0
-
-    def advance(self, lsn: int, kind: int, relation_id: int) -> None:
-        """Count a change that has been placed."""
+    def _count(self, lsn: int, kind: bytes, relation_id: int) -> int:
+        """Count a change, and say how many of its WAL record, table and operation came before."""
+        record, key = lsn.to_bytes(8), kind + relation_id.to_bytes(4)
+        if record != self.record:
+            self.record = record
+            self.repeats.clear()
+        repeat = self.repeats.get(key, 0)
+        self.repeats[key] = repeat + 1
         self.ordinal += 1
-        if lsn != self._record_lsn:
-            self._record_lsn = lsn
-            self._repeats.clear()
-        key = kind, relation_id
-        self._repeats[key] = self._repeats.get(key, 0) + 1
+        return repeat
 
     def _begin(self, message: Begin) -> None:
         if self.transaction is not None:
@@ -134,10 +134,7 @@ class Assembler:
             seq=self.ordinal,
             last=False,
         )
-        kind = KINDS[type(message)]
-        placed = Placed(message, place, self.repeat(lsn, kind, relation_id))
-        self.advance(lsn, kind, relation_id)
-        return placed
+        return Placed(message, place, self._count(lsn, KINDS[type(message)], relation_id))
 
     def _outside(self, message: Message) -> Iterator[Placed | TransactionEnd]:
         """Place a message that was written outside any transaction: it is its own."""

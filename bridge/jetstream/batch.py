@@ -14,9 +14,9 @@ from enum import IntEnum
 from typing import Any
 
 from bridge.errors import PublishRefused, SinkLost
-from bridge.jetstream.frames import Delivery, publish_frame
+from bridge.jetstream.frames import Delivery, publish_frame, publish_template, signal_frame
 from bridge.jetstream.refusals import ADVICE
-from bridge.outbox import Outgoing
+from bridge.outbox import Message, Outgoing, outgoing
 
 FLOW = 500
 """After how many messages the server is asked to acknowledge; 500 is the most it does."""
@@ -31,6 +31,8 @@ class Operation(IntEnum):
     START = 0
     APPEND = 1
     COMMIT = 2
+    END = 3
+    """Ends the batch and is not stored itself."""
 
 
 class Batch:
@@ -41,6 +43,7 @@ class Batch:
         self.sent = 0
         self.stored = 0
         self.last_sequence: int | None = None
+        self._subject = ""
         self._flow = 1
         self._closing = False
 
@@ -53,19 +56,38 @@ class Batch:
         """Whether the server wants more before it has answered."""
         return self.sent - self.stored < self._flow * OUTSTANDING_ACKS
 
-    def frames(self, messages: Sequence[Outgoing], content_type: str, *, close: bool) -> bytes:
+    def frames(self, messages: Sequence[Message], content_type: str, *, close: bool) -> bytes:
         """Write the next messages; `close` makes the last of them end the batch."""
         self._closing = close
-        last = self.sent + len(messages)
-        parts = []
-        for sequence, message in enumerate(messages, self.sent + 1):
-            operation = Operation.START if sequence == 1 else Operation.APPEND
-            if close and sequence == last:
-                operation = Operation.COMMIT
-            reply = f"{self._prefix}{sequence}.{operation:d}.$FI"
-            parts.append(publish_frame(message, reply, content_type))
+        first, last = self.sent + 1, self.sent + len(messages)
+        parts: list[bytes] = []
+        reply = f"{self._prefix}%d.{Operation.APPEND:d}.$FI"
+        template, headers_size = publish_template(reply, content_type)
+        for sequence, message in enumerate(messages, first):
+            if isinstance(message, Outgoing) or sequence == 1 or (close and sequence == last):
+                reply = self._reply(sequence, self._operation(sequence, last))
+                parts.append(publish_frame(_outgoing(message), reply, content_type))
+            else:
+                # Nearly every message, and one format for it: 0.6 us, where the above costs 2.
+                subject, msg_id, body = message
+                size = headers_size + len(msg_id)
+                parts.append(template % (subject, sequence, size, size + len(body), msg_id, body))
         self.sent = last
+        self._subject = _outgoing(messages[-1]).subject
         return b"".join(parts)
+
+    def end_frame(self) -> bytes:
+        """Write what ends the batch behind the last message that was sent in it."""
+        self._closing = True
+        return signal_frame(self._subject, self._reply(self.sent + 1, Operation.END))
+
+    def _operation(self, sequence: int, last: int) -> Operation:
+        if self._closing and sequence == last:
+            return Operation.COMMIT
+        return Operation.START if sequence == 1 else Operation.APPEND
+
+    def _reply(self, sequence: int, operation: Operation) -> str:
+        return f"{self._prefix}{sequence}.{operation:d}.$FI"
 
     def owns(self, delivery: Delivery) -> bool:
         return delivery.subject.startswith(self._prefix)
@@ -96,3 +118,7 @@ class Batch:
         more = max(0, stored - self.stored)
         self.stored += more
         return more
+
+
+def _outgoing(message: Message) -> Outgoing:
+    return message if isinstance(message, Outgoing) else outgoing(message)

@@ -27,6 +27,21 @@ def publish_frame(message: Outgoing, reply: str, content_type: str) -> bytes:
     return b"%b%b\r\n" % (start.encode(), body)
 
 
+def signal_frame(subject: str, reply: str) -> bytes:
+    """Write a message that says nothing but where it came from."""
+    return f"PUB {subject} {reply} 0\r\n\r\n".encode()
+
+
+def publish_template(reply: str, content_type: str) -> tuple[bytes, int]:
+    """Give what writes many messages without extra headers, and the size of headers without an id.
+
+    It is filled with subject, what the reply leaves open, size of headers, whole size, id and body.
+    """
+    before, after = f"NATS/1.0\r\n{MESSAGE_ID}: ", f"\r\n{CONTENT_TYPE}: {content_type}\r\n\r\n"
+    line = f"HPUB %b {reply} %d %d\r\n{before}%b{after}%b\r\n"
+    return line.encode(), len(before) + len(after)
+
+
 def connect_frame(options: dict[str, Any]) -> bytes:
     return b"CONNECT " + json.dumps(options).encode() + b"\r\n"
 

@@ -39,7 +39,7 @@ from bridge.jetstream.identity import (
     translate_tls,
     wants_tls,
 )
-from bridge.outbox import Outgoing
+from bridge.outbox import Message
 
 CONNECT_TIMEOUT_SECONDS = 5
 OLDEST_SERVER = (2, 14)
@@ -130,11 +130,11 @@ class Lane:
 
     async def send(
         self,
-        messages: Sequence[Outgoing],
+        messages: Sequence[Message],
         content_type: str,
         *,
-        close: bool,
         on_stored: Callable[[int], None],
+        close: bool = False,
     ) -> None:
         """Append messages to the open batch and wait for room, or for all of it with `close`."""
         if self._failure is not None:
@@ -149,6 +149,20 @@ class Lane:
             await self._progress()
         if close:
             self._batch = None
+
+    async def settle(self) -> None:
+        """End the open batch and wait until all of it is stored; the next one may follow then.
+
+        One that followed at once could be stored behind a hole in this one.
+        """
+        if self._batch is None:
+            return
+        if self._failure is not None:
+            raise self._failure
+        self._writer.write(self._batch.end_frame())
+        while not self._batch.is_complete:
+            await self._progress()
+        self._batch = None
 
     async def watch(self) -> None:
         """Wait for the connection to fail, and raise why."""

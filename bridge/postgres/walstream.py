@@ -19,8 +19,15 @@ from bridge.postgres.connection import conninfo, translate, translated, where
 from bridge.protocol.framing import encode_status
 from schemas.events import POSTGRES_EPOCH
 
-FRAMES_PER_READ = 1_000
-"""How many frames one wake-up hands on at most, so that other work gets its turn."""
+BYTES_PER_READ = 1 << 18
+"""How much one wake-up hands on at most, so that other work gets its turn and memory is bounded."""
+
+_FRAME_OVERHEAD = 64
+
+BACKLOG_FRAMES = 64
+"""So many frames at once say that PostgreSQL has more to send than one transaction just written."""
+
+FILL_SECONDS = 0.001
 
 _EPOCH_SECONDS = POSTGRES_EPOCH.timestamp()
 
@@ -32,9 +39,8 @@ class WalStream:
         self._connection = connection
         self._pg = connection.pgconn
         self._config = config
-        self._readable = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        self._watched: int | None = None
+        self._is_backlog = False
 
     @classmethod
     async def open(cls, config: PostgresConfig, *, slot: str, publication: str) -> WalStream:
@@ -57,12 +63,11 @@ class WalStream:
             f"START_REPLICATION SLOT {_identifier(slot)} LOGICAL 0/0"
             f" (proto_version '1', publication_names {names}, messages 'true')"
         )
-        self._watched = self._pg.socket
-        self._loop.add_reader(self._watched, self._readable.set)
         self._pg.send_query(command.encode())
         self._pg.flush()
         while self._pg.is_busy():
             await self._wait_readable()
+            self._consume()
         result = self._pg.get_result()
         if result is None or result.status != ExecStatus.COPY_BOTH:
             message = result.get_error_message() if result else "no answer"
@@ -73,28 +78,52 @@ class WalStream:
 
     async def read(self) -> list[bytes]:
         """Wait for frames and give all that have arrived, in order; never an empty list."""
+        while not (frames := self._arrived()):
+            if self._is_backlog:
+                # Let the socket fill: a frame costs less where many are read at once, and also
+                # PostgreSQL, which need not wake us up for each.
+                self._is_backlog = False
+                await asyncio.sleep(FILL_SECONDS)
+            else:
+                await self._wait_readable()
+        self._is_backlog = len(frames) >= BACKLOG_FRAMES
+        return frames
+
+    def _arrived(self) -> list[bytes]:
+        """Give what libpq has and what it finds in the socket, up to a bound."""
         frames: list[bytes] = []
-        while True:
-            size, data = self._pg.get_copy_data(1)
+        add, get_copy_data = frames.append, self._pg.get_copy_data
+        room, is_dry = BYTES_PER_READ, False
+        while room > 0:
+            size, data = get_copy_data(1)
             if size > 0:
-                frames.append(bytes(data))
-                if len(frames) < FRAMES_PER_READ:
-                    continue
-                return frames
-            if size < 0:
+                add(bytes(data))
+                room -= size + _FRAME_OVERHEAD
+                is_dry = False
+            elif size < 0:
+                if frames:
+                    break
                 raise self._ended()
-            if frames:
-                return frames
-            await self._wait_readable()
+            elif is_dry:
+                break
+            else:
+                self._consume()
+                is_dry = True
+        return frames
 
     async def _wait_readable(self) -> None:
-        await self._readable.wait()
-        self._readable.clear()
+        """Wait for the socket; unread it stays readable, so it is watched only while we wait."""
+        watched, ready = self._pg.socket, asyncio.Event()
+        self._loop.add_reader(watched, ready.set)
+        try:
+            await ready.wait()
+        finally:
+            self._loop.remove_reader(watched)
+
+    def _consume(self) -> None:
         try:
             self._pg.consume_input()
         except psycopg.OperationalError as error:
-            # libpq has closed the socket, and its number may be given to the next one.
-            self._unwatch()
             raise translate(error, self._config) from error
 
     def _ended(self) -> Exception:
@@ -116,13 +145,7 @@ class WalStream:
 
     async def close(self) -> None:
         """Give the slot free at once; nothing is confirmed here."""
-        self._unwatch()
         await self._connection.close()
-
-    def _unwatch(self) -> None:
-        if self._watched is not None:
-            self._loop.remove_reader(self._watched)
-            self._watched = None
 
 
 def _identifier(name: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import msgpack
 
 from bridge.errors import MalformedWal
-from bridge.hotpath import packer_for
+from bridge.packing import packer_for
 from bridge.snapshot.copytext import split_line
 from schemas.codecs import JSON
 from schemas.shapes import Column

@@ -11,7 +11,7 @@ import pytest
 from bridge.errors import PublishRefused, SinkLost
 from bridge.jetstream.batch import Batch
 from bridge.jetstream.frames import Delivery
-from bridge.outbox import Outgoing
+from bridge.outbox import Outgoing, outgoing
 
 
 def batch(sent: int, *, close: bool = False) -> Batch:
@@ -40,6 +40,23 @@ def test_a_batch_starts_appends_and_commits() -> None:
 def test_a_single_message_starts_and_commits_at_once() -> None:
     message = Outgoing("cdc.t.insert", "1-t-insert", b"x")
     assert operations(Batch("_INBOX.x", "b1").frames([message], "j", close=True)) == ["1.2"]
+
+
+def test_messages_of_the_short_way_are_framed_like_all_others() -> None:
+    """Most messages are written by one template, which must not differ from what it stands for."""
+    rows = [(b"cdc.t.insert", f"{n:x}-t-insert".encode(), b"x" * n) for n in (1, 99, 1_000)]
+    short, long = Batch("_INBOX.x", "b1"), Batch("_INBOX.x", "b1")
+
+    for close in (False, True):
+        framed = short.frames(rows, "j", close=close)
+        assert framed == long.frames([outgoing(row) for row in rows], "j", close=close)
+
+
+def test_a_batch_ends_behind_its_last_message() -> None:
+    made = batch(3)
+    assert operations(made.end_frame()) == ["4.3"]
+    assert made.answer(answer(stream="CDC", seq=99, batch="b1", count=3)) == 3
+    assert made.is_complete
 
 
 def test_flow_answers_say_how_much_is_stored() -> None:

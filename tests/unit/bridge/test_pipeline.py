@@ -1,0 +1,241 @@
+"""The loop over doubles of both servers: the short way and the long way tell the same story."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from bridge.config import PublishLimits
+from bridge.outbox import Message, Outgoing
+from bridge.pipeline import Pipeline
+from bridge.progress import Progress
+from bridge.protocol.messages import Relation
+from bridge.relations import TableFacts, shape_of
+from bridge.status import Status
+from schemas.codecs import MSGPACK
+from schemas.events import Place
+from schemas.names import TableName
+from schemas.positions import Position
+from schemas.shapes import TableShape
+from tests.support import wal
+
+TABLE, OTHER = 9, 10
+NOTHING = Position(0, 0)
+COLUMNS = [("id", 20, True), ("name", 25, False)]
+
+
+class ListSource:
+    """Gives the reads it was made with, then nothing more."""
+
+    def __init__(self, reads: Sequence[Sequence[bytes]]) -> None:
+        self._reads = [list(read) for read in reads if read]
+        self.is_drained = asyncio.Event()
+        self.confirmed: list[int] = []
+
+    async def read(self) -> list[bytes]:
+        if self._reads:
+            return self._reads.pop(0)
+        self.is_drained.set()
+        return await asyncio.Future()
+
+    def confirm(self, lsn: int) -> None:
+        self.confirmed.append(lsn)
+
+
+class MemorySink:
+    """Stores at once; acknowledges when asked to settle, as a batch that never fills up does."""
+
+    def __init__(self, max_payload: int = 1 << 20) -> None:
+        self.max_payload = max_payload
+        self.last_sequence = 0
+        self.stored: list[tuple[str, str, bytes, str]] = []
+        self._unacked = 0
+        self._on_stored: Callable[[int], None] = lambda _: None
+
+    async def send(
+        self, messages: Sequence[Message], content_type: str, *, on_stored: Callable[[int], None]
+    ) -> None:
+        assert content_type == MSGPACK.content_type
+        for message in messages:
+            if isinstance(message, Outgoing):
+                self.stored.append((message.subject, message.msg_id, message.body, message.headers))
+            else:
+                subject, msg_id, body = message
+                self.stored.append((subject.decode(), msg_id.decode(), body, ""))
+        self._unacked += len(messages)
+        self._on_stored = on_stored
+
+    async def settle(self) -> None:
+        self.last_sequence = len(self.stored)
+        unacked, self._unacked = self._unacked, 0
+        if unacked:
+            self._on_stored(unacked)
+
+    async def watch(self) -> None:
+        await asyncio.Future()
+
+
+class KnownShapes:
+    """Knows every table by its relation message alone."""
+
+    async def shape(self, relation: Relation, place: Place) -> TableShape:  # noqa: ARG002
+        return shape_of(relation, TableFacts(key=(1,)))
+
+    async def register(self, shape: TableShape, lsn: int) -> int:  # noqa: ARG002
+        return 3
+
+    async def announced(self, table: TableName) -> str | None:  # noqa: ARG002
+        return None
+
+
+class MemoryStore:
+    """Keeps oversize bodies."""
+
+    def __init__(self) -> None:
+        self.bodies: dict[str, bytes] = {}
+
+    async def put(self, name: str, body: bytes) -> None:
+        self.bodies[name] = body
+
+
+async def run(
+    reads: Sequence[Sequence[bytes]],
+    *,
+    is_hot: bool,
+    stored: Position = NOTHING,
+    max_payload: int = 1 << 20,
+) -> dict[str, Any]:
+    """Run a pipeline over these reads and tell everything that can be seen of it from outside."""
+    source, sink, status = ListSource(reads), MemorySink(max_payload), Status("slot", "pub")
+    oversize = MemoryStore()
+    pipeline = Pipeline(
+        source=source,
+        sink=sink,
+        shapes=KnownShapes(),
+        oversize=oversize,
+        source_id="1/2/slot",
+        progress=Progress(0, hold=timedelta(0)),
+        stored=stored,
+        codec=MSGPACK,
+        limits=PublishLimits(chunk_messages=3),
+        status=status,
+    )
+    if not is_hot:
+        pipeline._hot.take = lambda frames, first: first  # type: ignore[method-assign]  # noqa: ARG005
+    stop = asyncio.Event()
+    running = asyncio.create_task(pipeline.run(stop))
+    async with asyncio.timeout(30):
+        await source.is_drained.wait()
+        stop.set()
+        await running
+    return {
+        "messages": [
+            (subject, msg_id, MSGPACK.decode(body) if body else None, headers)
+            for subject, msg_id, body, headers in sink.stored
+        ],
+        "oversize": {name: MSGPACK.decode(body) for name, body in oversize.bodies.items()},
+        "confirmed": source.confirmed[-1],
+        "published": dict(status.published),
+        "wal_messages": status.wal_messages,
+        "skipped": status.skipped,
+        "last_commit_ts": status.last_commit_ts,
+        "in_flight": (status.in_flight_messages, status.in_flight_bytes),
+    }
+
+
+ROW = st.tuples(st.integers(0, 99).map(str), st.sampled_from(["a", "", None, "x" * 300]))
+TABLES = st.sampled_from([TABLE, OTHER])
+CHANGES: st.SearchStrategy[bytes] = st.one_of(
+    st.builds(wal.insert, TABLES, ROW),
+    st.builds(wal.update, TABLES, ROW),
+    st.builds(wal.update, TABLES, ROW, ROW),
+    st.builds(wal.update, TABLES, ROW, ROW, st.just("O")),
+    st.builds(lambda t: wal.update(t, ["1", b"u"]), TABLES),
+    st.builds(lambda t: wal.delete(t, ["1", None]), TABLES),
+    st.builds(wal.truncate, st.just([TABLE, OTHER])),
+    st.just(wal.relation(TABLE, "t", COLUMNS)),
+    st.just(wal.relation(OTHER, "o", [("id", 23, True), ("at", 25, False)])),
+    st.just(wal.message(5, "p", b"x")),
+)
+TRANSACTIONS = st.lists(
+    st.tuples(st.lists(st.tuples(st.booleans(), CHANGES), max_size=6), st.integers(0, 10**16)),
+    max_size=5,
+)
+HEAD = [wal.relation(TABLE, "t", COLUMNS), wal.relation(OTHER, "o", COLUMNS)]
+
+
+def frame(lsn: int, payload: bytes) -> bytes:
+    return b"w" + lsn.to_bytes(8) + bytes(16) + payload
+
+
+def written(transactions: list[tuple[list[tuple[bool, bytes]], int]]) -> list[bytes]:
+    """Frames of transactions; a change may share its WAL record with the one before, as COPY's."""
+    frames = [frame(0, payload) for payload in HEAD]
+    lsn = 0x100
+    for changes, commit_time in transactions:
+        commit_lsn = lsn + 0x1000
+        frames.append(frame(commit_lsn, wal.begin(commit_lsn, xid=7, commit_time=commit_time)))
+        for shares_record, payload in changes:
+            lsn += 0 if shares_record else 0x10
+            frames.append(frame(lsn, payload))
+        frames.append(frame(commit_lsn, wal.commit(commit_lsn, commit_lsn + 8, commit_time)))
+        frames.append(b"k" + (commit_lsn + 8).to_bytes(8) + bytes(9))
+        lsn = commit_lsn + 0x20
+    return frames
+
+
+@settings(deadline=None, max_examples=60)
+@given(TRANSACTIONS, st.lists(st.integers(0, 12), max_size=6), st.integers(0, 0x4000))
+@example([([(False, wal.insert(TABLE, ["1", "a"]))] * 3, 1), ([], 2)], [], 0)
+def test_the_short_way_tells_the_same_story(
+    transactions: list[tuple[list[tuple[bool, bytes]], int]], cuts: list[int], stored: int
+) -> None:
+    """Whatever is plain, wherever a read ends and whatever is stored already: nobody can tell."""
+    frames = written(transactions)
+    reads, at = [], 0
+    for cut in [*cuts, len(frames)]:
+        reads.append(frames[at : at + cut])
+        at += cut
+    position = Position(stored, 1)
+
+    short = asyncio.run(run(reads, is_hot=True, stored=position))
+
+    assert short == asyncio.run(run([frames], is_hot=False, stored=position))
+
+
+async def test_plain_transactions_never_go_the_long_way() -> None:
+    """Else the short way could be closed and every other test would still pass."""
+    rows = [(False, wal.insert(TABLE, [str(n), "a"])) for n in range(5)]
+    rows += [(True, wal.update(TABLE, ["1", None])), (False, wal.delete(TABLE, ["1", None]))]
+    frames = written([(rows[:1], 1), (rows, 2), ([], 3)])
+    taken: list[int] = []
+    plain = Pipeline._take
+
+    async def counting(self: Pipeline, frame: bytes) -> None:
+        taken.append(frame[25] if frame[:1] == b"w" else frame[0])
+        await plain(self, frame)
+
+    Pipeline._take = counting  # type: ignore[method-assign]
+    try:
+        await run([frames], is_hot=True)
+    finally:
+        Pipeline._take = plain  # type: ignore[method-assign]
+
+    # The relations, the first change (which makes its row code), and the keepalives.
+    assert bytes(taken) == b"RRIkkk"
+
+
+async def test_a_body_no_message_can_carry_is_set_aside_wherever_it_comes_from() -> None:
+    large = wal.insert(TABLE, ["2", "y" * 9_000])
+    frames = written([([(False, wal.insert(TABLE, ["1", "a"])), (False, large)], 1)])
+
+    told = await run([frames], is_hot=True, max_payload=4_096)
+
+    (name,) = told["oversize"]
+    assert told["oversize"][name]["data"] == {"id": 2, "name": "y" * 9_000}
+    assert told["messages"][-1][1:] == (name, None, f"Oversize: {name}\r\n")
