@@ -8,9 +8,9 @@ PostgreSQL and in MessagePack alike is copied, and one join makes the message.
 There are two ways through a row. Values are text without zero bytes, and one shorter than 256 has
 `t 0 0 0` and its size in front of it. So a row of short values can be split at `t 0 0 0`, once for
 all columns, and each part is what MessagePack writes behind its mark for a short string: a byte of
-size and the text. Where that does not give as many parts as there are columns, there are NULLs or
-long values, and the row is walked column by column. For a table with the columns `id bigint` and
-`name text`, the function reads
+size and the text. Where that does not give as many parts as there are columns, there are NULLs,
+long or unchanged values, and the row is walked column by column. For a table with the columns
+`id bigint` and `name text`, the function reads
 
     def encode(frame, ordinal, repeat, transaction):
         ...
@@ -18,18 +18,19 @@ long values, and the row is walked column by column. For a table with the column
         if len(parts) == 3:
             _, p0, p1 = parts
             if p0[0] + 1 != len(p0) or p1[0] + 1 != len(p1): return None
-            return SUBJECT, msg_id, join((HEAD, ..., N0, pack(int(p0[1:])), S1, p1, NOT_LAST))
-        return SUBJECT, msg_id, join((HEAD, ..., *walk(frame), NOT_LAST))
+            return SUBJECT, msg_id, join((..., DATA, N0, pack(int(p0[1:])), S1, p1, NOT_LAST))
+        keys, row = walk(frame)
+        return SUBJECT, msg_id, join((keys, ..., *row, NOT_LAST))
 
-None in place of a message says that a change is not plain (an old row, an unchanged value, a value
-without native form, anything malformed): the caller goes the long way, which is the definition of
-what is right. No name and no value of a table is ever part of the source; they stay data.
+None in place of a message says that a change is not plain (an old row or key, a value without
+native form, anything malformed): the caller goes the long way, which is the definition of what is
+right. No name and no value of a table is ever part of the source; they stay data.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import msgpack
@@ -55,7 +56,7 @@ OPERATIONS: Mapping[bytes, tuple[Operation, bytes]] = {
 
 PROBLEMS = (IndexError, KeyError, ValueError, OverflowError, struct.error)
 
-_TEXT, _NULL = b"tn"
+_TEXT, _NULL, _UNCHANGED = b"tnu"
 _SHORT = 256
 _STR8 = b"\xd9"
 _length_at = struct.Struct("!i").unpack_from
@@ -77,19 +78,20 @@ def encode(frame, ordinal, repeat, transaction):
         if len(parts) == PARTS:
             first, {parts} = parts
             if first {problems}: return None
-            return SUBJECT, msg_id, join((HEAD, STR[len(msg_id)], msg_id, LSN, lsn, transaction,
-                seq, {values} NOT_LAST))
-        return SUBJECT, msg_id, join((HEAD, STR[len(msg_id)], msg_id, LSN, lsn, transaction,
-            seq, *walk(frame), NOT_LAST))
+            return SUBJECT, msg_id, join((KEYS, HEAD, STR[len(msg_id)], msg_id, LSN, lsn,
+                transaction, seq, DATA, {values} NOT_LAST))
+        keys, row = walk(frame)
+        return SUBJECT, msg_id, join((keys, HEAD, STR[len(msg_id)], msg_id, LSN, lsn,
+            transaction, seq, *row, NOT_LAST))
     except PROBLEMS: return None
 """
 _WALK = """\
 def walk(frame):
-    at = 33
+    at, unchanged = 33, []
 """
 _WALK_COLUMN = """\
     size = short_size(frame[at : at + 5])
-    if size is None: h{n}, v{n}, at = other{n}(frame, at)
+    if size is None: h{n}, v{n}, at = other{n}(frame, at, unchanged)
     else:
         p{n} = frame[at + 4 : at + 5 + size]
         if {problem}: raise ValueError
@@ -98,7 +100,8 @@ _WALK_COLUMN = """\
 """
 _WALK_END = """\
     if at != len(frame): raise ValueError
-    return ({values})
+    if unchanged: return with_unchanged(({values}), unchanged)
+    return KEYS, (DATA, {values})
 """
 
 
@@ -144,7 +147,17 @@ _VALUES: Mapping[Kind, _Template] = {
     "timestamptz": _TIMESTAMPTZ,
 }
 
+_KEYS = 14
+"""What a plain change has: subject, msg_id, schema, table, operation, relation_id, lsn, commit_lsn,
+commit_ts, xid, seq, schema_revision, data and last."""
+
+
+def _map_header(count: int) -> bytes:
+    return cast("bytes", msgpack.Packer().pack_map_header(count))
+
+
 _SHARED: Mapping[str, object] = {
+    "KEYS": _map_header(_KEYS),
     "MARK": b"t\0\0\0",
     "BOOLS": {b"\x01t": b"\xc3", b"\x01f": b"\xc2"},
     "UTC": b"+00",
@@ -164,20 +177,20 @@ _SHARED: Mapping[str, object] = {
 def row_code(shape: TableShape, schema_revision: int) -> dict[bytes, Encode]:
     """Write and compile a table's functions, by the letter and the relation id of its frames."""
     count = len(shape.columns)
-    names: dict[str, Any] = {**_SHARED, "PARTS": count + 1}
-    # The map `data` begins in front of its first name.
-    before = pack("data") + cast("bytes", msgpack.Packer().pack_map_header(count))
+    names: dict[str, Any] = {
+        **_SHARED,
+        "PARTS": count + 1,
+        "DATA": pack("data") + _map_header(count),
+        "with_unchanged": _with_unchanged,
+    }
     for n, column in enumerate(shape.columns):
-        name = before + pack(column.name)
-        before = b""
+        name = pack(column.name)
         names |= {
             f"N{n}": name,
             f"S{n}": name + _STR8,
             f"pack{n}": _demanding(packer_for(column.type)),
             f"other{n}": _other(name, column.type),
         }
-    if not count:
-        names["EMPTY"] = before
     # The source is made of the templates above and of numbers.
     exec(compile(_source(shape), f"<row code of {shape.name}>", "exec"), names)  # noqa: S102
     relation_id = shape.relation_id.to_bytes(4)
@@ -196,8 +209,8 @@ def _source(shape: TableShape) -> str:
         parts += f"p{n}, "
         values += f"{head}, {value}, "
         walked += f"h{n}, v{n}, "
-    encode = _ENCODE.format(parts=parts, problems=problems, values=values or "EMPTY,")
-    return walk + _WALK_END.format(values=walked or "EMPTY,") + encode
+    encode = _ENCODE.format(parts=parts, problems=problems, values=values)
+    return walk + _WALK_END.format(values=walked) + encode
 
 
 def _demanding(packer: Packer) -> Callable[[bytes], bytes]:
@@ -212,21 +225,35 @@ def _demanding(packer: Packer) -> Callable[[bytes], bytes]:
     return pack_value
 
 
-def _other(
-    name: bytes, column_type: ContractType
-) -> Callable[[bytes, int], tuple[bytes, bytes, int]]:
-    """Make what takes a column that holds no short value: NULL, or a long one."""
+Other = Callable[[bytes, int, list[bytes]], tuple[bytes, bytes, int]]
+
+
+def _other(name: bytes, column_type: ContractType) -> Other:
+    """Make what takes a column that holds no short value: NULL, unchanged, or a long one."""
     null, pack_value = name + pack(None), _demanding(packer_for(column_type))
 
-    def take(frame: bytes, at: int) -> tuple[bytes, bytes, int]:
-        if frame[at] == _NULL:
+    def take(frame: bytes, at: int, unchanged: list[bytes]) -> tuple[bytes, bytes, int]:
+        kind = frame[at]
+        if kind == _NULL:
             return null, b"", at + 1
+        if kind == _UNCHANGED:
+            unchanged.append(name)
+            return b"", b"", at + 1
         start, size = at + 5, _length_at(frame, at + 1)[0]
-        if frame[at] != _TEXT or size < 0:
-            raise ValueError("neither a value nor NULL")
+        if kind != _TEXT or size < 0:
+            raise ValueError("not a column")
         return name, pack_value(frame[start : start + size]), start + size
 
     return take
+
+
+def _with_unchanged(
+    values: Sequence[bytes], unchanged: Sequence[bytes]
+) -> tuple[bytes, Sequence[bytes]]:
+    """Name the columns that are not in `data`; that is one more key."""
+    data = pack("data") + _map_header(len(values) // 2 - len(unchanged))
+    names = cast("bytes", msgpack.Packer().pack_array_header(len(unchanged)))
+    return _map_header(_KEYS + 1), (data, *values, pack("unchanged"), names, *unchanged)
 
 
 def _bind(
@@ -243,8 +270,7 @@ def _bind(
         "relation_id": shape.relation_id,
         "schema_revision": schema_revision,
     }
-    # Fourteen keys: these six, msg_id, lsn, three of the transaction, seq, data and last.
-    head = bytes([0x80 | 14]) + b"".join(pack(part) for pair in shared.items() for part in pair)
+    head = b"".join(pack(part) for pair in shared.items() for part in pair)
     suffix = f"-{shape.name.token}-{operation.lower()}".replace("%", "%%")
     bound = {
         **names,
