@@ -82,7 +82,7 @@ class StreamOverrides:
 class PublishLimits:
     """How much may be in flight before the WAL reader waits, and how long an ack may take."""
 
-    max_bytes: int = 16 << 20
+    max_bytes: int = 8 << 20
     chunk_messages: int = 500
     ack_timeout: timedelta = timedelta(seconds=10)
 

@@ -197,7 +197,7 @@ OPTIONS = (
            help="when PostgreSQL discarded WAL that was not read yet: stop and say so, or recreate"
            " the slot and mark the gap in the stream, so that consumers take new snapshots"),
     Option(name="max_in_flight_bytes", flag="--max-in-flight-bytes",
-           env="BRIDGE_MAX_IN_FLIGHT_BYTES", default=str(16 << 20), read=_positive,
+           env="BRIDGE_MAX_IN_FLIGHT_BYTES", default=str(8 << 20), read=_positive,
            expects="a positive number",
            help="bytes read from the WAL and not yet acked before the reader waits"),
     Option(name="ack_timeout", flag="--ack-timeout", env="BRIDGE_ACK_TIMEOUT", default="10",

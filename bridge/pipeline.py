@@ -15,13 +15,14 @@ from collections.abc import Sequence
 from bridge.config import PublishLimits
 from bridge.errors import MalformedWal
 from bridge.hotpath import HotPath
-from bridge.outbox import Outbox, Outgoing, outgoing
+from bridge.outbox import Message, Outbox, outgoing
 from bridge.ports import Oversize, Shapes, Sink, Source
 from bridge.pressing import ChangePresses
 from bridge.progress import Progress
 from bridge.protocol.decoder import decode_message
 from bridge.protocol.framing import Keepalive, decode_frame
-from bridge.protocol.messages import Message, Relation
+from bridge.protocol.messages import Message as LogicalDecodingMessage
+from bridge.protocol.messages import Relation
 from bridge.relations import Encoder
 from bridge.rowcode import PackedRow
 from bridge.status import Status
@@ -37,11 +38,9 @@ CONFIRM_EVERY_SECONDS = 0.5
 STATUS_EVERY_SECONDS = 10.0
 """PostgreSQL gives a silent walsender up after wal_sender_timeout, 60 seconds by default."""
 
+MANY_MESSAGES = 100
 LINGER_SECONDS = 0.005
-"""How long a batch stays open for more; closing one costs a message and a wait for its answer."""
-
-ACK_AT_LEAST_EVERY_SECONDS = 0.25
-"""A trickle that never pauses is asked for its acks so often; the server gives one in 500."""
+"""How long the last of many messages waits for its successor."""
 
 _HEADERS_AT_MOST = 1_024
 
@@ -81,7 +80,6 @@ class Pipeline:
         self._encoders: dict[int, Encoder] = {}
         self._announced: dict[TableName, str | None] = {}
         self._hot = HotPath(self._assembler, self._outbox, progress, status, stored.commit_lsn)
-        self._acked_at = 0.0
 
     async def run(self, stop: asyncio.Event) -> None:
         """Stream until `stop` is set, then publish and confirm every whole transaction read."""
@@ -151,7 +149,7 @@ class Pipeline:
 
     async def _queue(self, placed: Placed) -> None:
         message = placed.message
-        if isinstance(message, Message):
+        if isinstance(message, LogicalDecodingMessage):
             return self._send(self._logical_message(message, placed.place))
         encoder = self._encoders.get(message.relation_id)
         if encoder is None:
@@ -185,7 +183,7 @@ class Pipeline:
             ShapeChange(shape=shape, place=place, schema_revision=revision, source=self._source_id)
         )
 
-    def _logical_message(self, message: Message, place: Place) -> LogicalMessage:
+    def _logical_message(self, message: LogicalDecodingMessage, place: Place) -> LogicalMessage:
         # JSON has no bytes; PostgreSQL's own notation for them does.
         is_json = self._codec.format == "json"
         content = f"\\x{message.content.hex()}" if is_json else message.content
@@ -203,23 +201,32 @@ class Pipeline:
         self._outbox.add((event.subject.encode(), event.msg_id.encode(), body))
 
     async def _publish(self) -> None:
-        """Send what is queued, and ask for everything to be stored when no more comes."""
-        outbox, sink = self._outbox, self._sink
+        """Send what is queued, and ask for everything to be stored whenever no more comes.
+
+        A batch ends with a message, and the next one waits until all of it is stored. That is as it
+        should be for a few changes. Behind many there are more to come in a moment: then the last
+        one is kept for that moment, so that it can end the batch if it was the last indeed.
+        """
+        outbox, kept = self._outbox, list[Message]()
         while chunk := await outbox.take():
-            messages = await self._prepare(chunk.give(), chunk.largest)
-            await sink.send(messages, self._codec.content_type, on_stored=self._on_stored)
-            if outbox.is_empty and not await self._is_going_on():
-                await sink.settle()
-        await sink.settle()
+            messages = [*kept, *await self._prepare(chunk.give(), chunk.largest)]
+            kept = messages[-1:] if chunk.count >= MANY_MESSAGES else []
+            if kept and await self._send_on(messages[:-1]):
+                continue
+            await self._ship(kept or messages, close=outbox.is_empty)
+            kept = []
 
-    async def _is_going_on(self) -> bool:
-        """Say whether more is coming at once, and what was sent may well wait for its ack."""
-        overdue = time.monotonic() - self._acked_at > ACK_AT_LEAST_EVERY_SECONDS
-        return not overdue and await self._outbox.more_within(LINGER_SECONDS)
+    async def _send_on(self, messages: Sequence[Message]) -> bool:
+        """Send all but the last of many messages, and say whether more follow it."""
+        await self._ship(messages, close=False)
+        return not self._outbox.is_empty or await self._outbox.more_within(LINGER_SECONDS)
 
-    async def _prepare(
-        self, rows: Sequence[PackedRow], largest: int
-    ) -> Sequence[PackedRow] | Sequence[Outgoing]:
+    async def _ship(self, messages: Sequence[Message], *, close: bool) -> None:
+        await self._sink.send(
+            messages, self._codec.content_type, close=close, on_stored=self._on_stored
+        )
+
+    async def _prepare(self, rows: Sequence[PackedRow], largest: int) -> Sequence[Message]:
         """Compress bodies where asked to, and set aside those that no message can carry."""
         most = self._sink.max_payload - _HEADERS_AT_MOST
         if self._presses is None and largest <= most:
@@ -235,8 +242,7 @@ class Pipeline:
         return messages
 
     def _on_stored(self, count: int) -> None:
-        self._acked_at = time.monotonic()
-        self._progress.acknowledged(count, self._acked_at)
+        self._progress.acknowledged(count, time.monotonic())
         status = self._status
         status.last_sequence = self._sink.last_sequence
         for chunk in self._outbox.release(count):

@@ -36,16 +36,18 @@ class Sink(Protocol):
     last_sequence: int
 
     async def send(
-        self, messages: Sequence[Message], content_type: str, *, on_stored: Callable[[int], None]
+        self,
+        messages: Sequence[Message],
+        content_type: str,
+        *,
+        close: bool,
+        on_stored: Callable[[int], None],
     ) -> None:
         """Send in order and call back as more of what was sent is stored.
 
-        Returns when more may be sent. The last of it may wait to be acknowledged until `settle`.
-        After an error only the stream knows what it holds.
+        Returns when more may be sent; with `close`, when everything is stored. After an error only
+        the stream knows what it holds.
         """
-
-    async def settle(self) -> None:
-        """Wait until everything that was sent is stored."""
 
     async def watch(self) -> None:
         """Raise when the connection is lost, also while there is nothing to send.

@@ -14,7 +14,7 @@ from enum import IntEnum
 from typing import Any
 
 from bridge.errors import PublishRefused, SinkLost
-from bridge.jetstream.frames import Delivery, publish_frame, publish_template, signal_frame
+from bridge.jetstream.frames import Delivery, publish_frame, publish_template
 from bridge.jetstream.refusals import ADVICE
 from bridge.outbox import Message, Outgoing, outgoing
 
@@ -31,8 +31,6 @@ class Operation(IntEnum):
     START = 0
     APPEND = 1
     COMMIT = 2
-    END = 3
-    """Ends the batch and is not stored itself."""
 
 
 class Batch:
@@ -43,7 +41,6 @@ class Batch:
         self.sent = 0
         self.stored = 0
         self.last_sequence: int | None = None
-        self._subject = ""
         self._flow = 1
         self._closing = False
 
@@ -73,13 +70,7 @@ class Batch:
                 size = headers_size + len(msg_id)
                 parts.append(template % (subject, sequence, size, size + len(body), msg_id, body))
         self.sent = last
-        self._subject = _outgoing(messages[-1]).subject
         return b"".join(parts)
-
-    def end_frame(self) -> bytes:
-        """Write what ends the batch behind the last message that was sent in it."""
-        self._closing = True
-        return signal_frame(self._subject, self._reply(self.sent + 1, Operation.END))
 
     def _operation(self, sequence: int, last: int) -> Operation:
         if self._closing and sequence == last:

@@ -27,11 +27,6 @@ def publish_frame(message: Outgoing, reply: str, content_type: str) -> bytes:
     return b"%b%b\r\n" % (start.encode(), body)
 
 
-def signal_frame(subject: str, reply: str) -> bytes:
-    """Write a message that says nothing but where it came from."""
-    return f"PUB {subject} {reply} 0\r\n\r\n".encode()
-
-
 def publish_template(reply: str, content_type: str) -> tuple[bytes, int]:
     """Give what writes many messages without extra headers, and the size of headers without an id.
 

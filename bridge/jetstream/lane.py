@@ -133,8 +133,8 @@ class Lane:
         messages: Sequence[Message],
         content_type: str,
         *,
+        close: bool,
         on_stored: Callable[[int], None],
-        close: bool = False,
     ) -> None:
         """Append messages to the open batch and wait for room, or for all of it with `close`."""
         if self._failure is not None:
@@ -149,20 +149,6 @@ class Lane:
             await self._progress()
         if close:
             self._batch = None
-
-    async def settle(self) -> None:
-        """End the open batch and wait until all of it is stored; the next one may follow then.
-
-        One that followed at once could be stored behind a hole in this one.
-        """
-        if self._batch is None:
-            return
-        if self._failure is not None:
-            raise self._failure
-        self._writer.write(self._batch.end_frame())
-        while not self._batch.is_complete:
-            await self._progress()
-        self._batch = None
 
     async def watch(self) -> None:
         """Wait for the connection to fail, and raise why."""

@@ -52,13 +52,6 @@ def test_messages_of_the_short_way_are_framed_like_all_others() -> None:
         assert framed == long.frames([outgoing(row) for row in rows], "j", close=close)
 
 
-def test_a_batch_ends_behind_its_last_message() -> None:
-    made = batch(3)
-    assert operations(made.end_frame()) == ["4.3"]
-    assert made.answer(answer(stream="CDC", seq=99, batch="b1", count=3)) == 3
-    assert made.is_complete
-
-
 def test_flow_answers_say_how_much_is_stored() -> None:
     made = batch(30)
     assert made.answer(answer(type="ack", seq=0, msgs=10)) == 0

@@ -48,17 +48,22 @@ class ListSource:
 
 
 class MemorySink:
-    """Stores at once; acknowledges when asked to settle, as a batch that never fills up does."""
+    """Stores at once; acknowledges at the end of a batch, as a server does that has few of them."""
 
     def __init__(self, max_payload: int = 1 << 20) -> None:
         self.max_payload = max_payload
         self.last_sequence = 0
         self.stored: list[tuple[str, str, bytes, str]] = []
+        self.sends: list[tuple[int, bool]] = []
         self._unacked = 0
-        self._on_stored: Callable[[int], None] = lambda _: None
 
     async def send(
-        self, messages: Sequence[Message], content_type: str, *, on_stored: Callable[[int], None]
+        self,
+        messages: Sequence[Message],
+        content_type: str,
+        *,
+        close: bool,
+        on_stored: Callable[[int], None],
     ) -> None:
         assert content_type == MSGPACK.content_type
         for message in messages:
@@ -68,13 +73,11 @@ class MemorySink:
                 subject, msg_id, body = message
                 self.stored.append((subject.decode(), msg_id.decode(), body, ""))
         self._unacked += len(messages)
-        self._on_stored = on_stored
-
-    async def settle(self) -> None:
-        self.last_sequence = len(self.stored)
-        unacked, self._unacked = self._unacked, 0
-        if unacked:
-            self._on_stored(unacked)
+        self.sends.append((len(messages), close))
+        if close:
+            self.last_sequence = len(self.stored)
+            unacked, self._unacked = self._unacked, 0
+            on_stored(unacked)
 
     async def watch(self) -> None:
         await asyncio.Future()
@@ -109,10 +112,13 @@ async def run(
     is_hot: bool,
     stored: Position = NOTHING,
     max_payload: int = 1 << 20,
+    chunk_messages: int = 3,
+    sends: list[tuple[int, bool]] | None = None,
 ) -> dict[str, Any]:
     """Run a pipeline over these reads and tell everything that can be seen of it from outside."""
     source, sink, status = ListSource(reads), MemorySink(max_payload), Status("slot", "pub")
     oversize = MemoryStore()
+    sink.sends = sends if sends is not None else []
     pipeline = Pipeline(
         source=source,
         sink=sink,
@@ -122,7 +128,7 @@ async def run(
         progress=Progress(0, hold=timedelta(0)),
         stored=stored,
         codec=MSGPACK,
-        limits=PublishLimits(chunk_messages=3),
+        limits=PublishLimits(chunk_messages=chunk_messages),
         status=status,
     )
     if not is_hot:
@@ -239,3 +245,19 @@ async def test_a_body_no_message_can_carry_is_set_aside_wherever_it_comes_from()
     (name,) = told["oversize"]
     assert told["oversize"][name]["data"] == {"id": 2, "name": "y" * 9_000}
     assert told["messages"][-1][1:] == (name, None, f"Oversize: {name}\r\n")
+
+
+async def test_few_changes_are_stored_at_once_and_many_keep_their_batch_open() -> None:
+    """The end of a batch is waited for: no change waits for it in vain, and no backlog at all."""
+    few, many = [list[tuple[int, bool]](), list[tuple[int, bool]]()]
+    rows = [(False, wal.insert(TABLE, [str(n), "a"])) for n in range(150)]
+
+    await run([written([(rows[:2], 1)])], is_hot=True, sends=few, chunk_messages=100)
+    frames = written([(rows, 1), (rows, 2)])
+    told = await run([frames[:155], frames[155:]], is_hot=True, sends=many, chunk_messages=100)
+
+    assert few == [(3, True)], "the shape and two changes"
+    assert [close for _, close in many] == [False] * (len(many) - 1) + [True]
+    assert sum(count for count, _ in many) == 301
+    assert many[-1] == (1, True), "the last of many ends the batch"
+    assert told["in_flight"] == (0, 0)
