@@ -90,6 +90,7 @@ _GUARDED = ("ratio",)
 FAMILY = Family(
     title="Drain of a backlog",
     columns=COLUMNS,
+    plot="drain",
     scenarios=(
         Scenario(
             name="drain-inserts",

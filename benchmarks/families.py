@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from benchmarks import drain
+from benchmarks import compression, drain, growth, snapshot, steady
 from benchmarks.scenario import Family, Scenario
 
-FAMILIES: tuple[Family, ...] = (drain.FAMILY,)
+FAMILIES: tuple[Family, ...] = (
+    drain.FAMILY,
+    steady.FAMILY,
+    growth.OVER_CHANGES,
+    growth.OVER_TABLES,
+    snapshot.FAMILY,
+    compression.FAMILY,
+)
 
 SCENARIOS: dict[str, Scenario] = {
     scenario.name: scenario for family in FAMILIES for scenario in family.scenarios

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import psutil
@@ -28,11 +29,17 @@ class CpuMeter:
 
     def __init__(self, **pids: int) -> None:
         self._pids = pids
+        self._started = time.perf_counter()
         self._before = {name: cpu_seconds(pid) for name, pid in pids.items()}
 
     def microseconds_each(self, count: int) -> dict[str, float]:
         """Give `<name>_cpu_us`, what each of `count` things cost each process."""
-        return {
-            f"{name}_cpu_us": (cpu_seconds(pid) - self._before[name]) / count * 1e6
-            for name, pid in self._pids.items()
-        }
+        return {f"{name}_cpu_us": used / count * 1e6 for name, used in self._used().items()}
+
+    def shares(self) -> dict[str, float]:
+        """Give `<name>_cpu_percent`, how much of one core each process took."""
+        seconds = time.perf_counter() - self._started
+        return {f"{name}_cpu_percent": used / seconds * 100 for name, used in self._used().items()}
+
+    def _used(self) -> dict[str, float]:
+        return {name: cpu_seconds(pid) - self._before[name] for name, pid in self._pids.items()}

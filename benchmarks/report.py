@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from benchmarks import results
@@ -29,19 +30,26 @@ def render(folder: Path = FOLDER) -> str:
 
 
 def _family(family: Family, folder: Path) -> str:
-    rows = [
-        _row(scenario, family, result)
+    found = [
+        (scenario, result)
         for scenario in family.scenarios
         if (result := results.load(scenario.name, folder)) is not None
     ]
-    if not rows:
+    if not found:
         return ""
-    head = ("Scenario", *family.columns.values(), "Target")
-    return f"### {family.title}\n\n{table(head, rows)}"
+    columns = {
+        figure: heading
+        for figure, heading in family.columns.items()
+        if any(figure in result.median for _, result in found)
+    }
+    rows = [_row(scenario, family, columns, result) for scenario, result in found]
+    head = ("Scenario", *columns.values(), "Target")
+    plot = f"\n\n![{family.title}](results/{family.plot}.svg)" if family.plot else ""
+    return f"### {family.title}\n\n{table(head, rows)}{plot}"
 
 
-def _row(scenario: Scenario, family: Family, result: Result) -> list[str]:
-    cells = [show(result.median[f]) if f in result.median else "" for f in family.columns]
+def _row(scenario: Scenario, family: Family, columns: Iterable[str], result: Result) -> list[str]:
+    cells = [show(result.median[f]) if f in result.median else "" for f in columns]
     return [f"`{scenario.name}`: {scenario.about}", *cells, verdict(scenario, family, result)]
 
 

@@ -12,6 +12,7 @@ from benchmarks.scenario import Figures, Scenario, Setting
 def measure(scenario: Scenario, setting: Setting) -> Result:
     """Measure every round, telling each as it comes: long work shows that it moves."""
     before = results.machine()
+    setting = scenario.limited(setting)
     rounds: list[Figures] = []
     for figures in scenario.measure(setting):
         rounds.append(figures)

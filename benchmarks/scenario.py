@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Figures = Mapping[str, float]
@@ -46,6 +46,13 @@ class Scenario:
     measure: Callable[[Setting], Iterator[Figures]]
     targets: tuple[Target, ...] = ()
     guarded: tuple[str, ...] = ()
+    most_rounds: int | None = None
+    """For what takes minutes: more rounds than this are not worth their time."""
+
+    def limited(self, setting: Setting) -> Setting:
+        """Give the setting with no more rounds than this scenario takes."""
+        most = self.most_rounds or setting.rounds
+        return replace(setting, rounds=min(setting.rounds, most))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,3 +62,5 @@ class Family:
     title: str
     columns: Mapping[str, str]
     scenarios: tuple[Scenario, ...]
+    plot: str = ""
+    """The name of its plot in the results, where it has one."""

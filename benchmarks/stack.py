@@ -55,6 +55,10 @@ class Stack:
         self.execute(f"CREATE PUBLICATION {PUBLICATION} FOR ALL TABLES")
         self.execute("SELECT pg_create_logical_replication_slot('origin', 'pgoutput')")
 
+    def forget_wal(self) -> None:
+        """Let the load begin here: what was written before is not read again."""
+        self.ask("SELECT pg_replication_slot_advance('origin', pg_current_wal_flush_lsn())")
+
     def end_load(self) -> str:
         """Mark the end of the load and give the LSN behind it."""
         self.ask("SELECT pg_logical_emit_message(true, %s, '')", END)

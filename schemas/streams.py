@@ -17,6 +17,7 @@ class StreamSpec:
     max_age: timedelta
     max_bytes: int
     discard_new: bool
+    compressed: bool
     duplicate_window: timedelta = timedelta(minutes=2)
     replicas: int = 1
 
@@ -46,13 +47,16 @@ CDC_STREAM = StreamSpec(
     max_age=timedelta(hours=24),
     max_bytes=10 * GIB,
     discard_new=True,
+    compressed=True,
 )
+# A snapshot is read once and soon: compressing it costs the server as much CPU as storing it.
 INIT_STREAM = StreamSpec(
     name="INIT",
     subjects=("init.>",),
     max_age=timedelta(days=7),
     max_bytes=8 * GIB,
     discard_new=True,
+    compressed=False,
 )
 SCHEMAS_BUCKET = BucketSpec(name="schemas", history=64)
 DICTIONARIES_BUCKET = BucketSpec(name="dictionaries", history=1)

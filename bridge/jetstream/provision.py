@@ -99,7 +99,7 @@ def stream_config(spec: StreamSpec) -> StreamConfig:
             spec.duplicate_window, spec.max_age or spec.duplicate_window
         ).total_seconds(),
         num_replicas=spec.replicas,
-        compression=StoreCompression.S2,
+        compression=StoreCompression.S2 if spec.compressed else StoreCompression.NONE,
         allow_direct=True,
         allow_batched=True,
     )

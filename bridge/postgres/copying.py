@@ -27,7 +27,10 @@ Connection = psycopg.AsyncConnection[DictRow]
 Lines = AsyncGenerator[list[bytes], None]
 
 LINES_PER_READ = 500
-"""How many lines one wake-up hands on at most, so that changes get their turn."""
+"""How many lines are handed on together; between them changes get their turn."""
+
+BYTES_PER_READ = 128 << 10
+"""How many bytes of them are enough, before there are so many lines."""
 
 BIG_TABLE_PAGES = 1_024
 """Below this, one reader is as fast as several."""
@@ -249,11 +252,13 @@ class Reader:
             self._pg.send_query(query.encode())
             self._pg.flush()
             await self._expect(ExecStatus.COPY_OUT)
+            lines: list[bytes] = []
             at_end = False
             while not at_end:
-                lines, at_end = self._take()
-                if lines:
+                at_end, is_full = self._take(lines)
+                if lines and (at_end or is_full):
                     yield lines
+                    lines = []
                     # Even when more is here already: others have work to do too.
                     await asyncio.sleep(0)
                 elif not at_end:
@@ -264,16 +269,25 @@ class Reader:
         finally:
             loop.remove_reader(socket)
 
-    def _take(self) -> tuple[list[bytes], bool]:
-        """Give what has arrived, and whether that was the last of it."""
-        lines: list[bytes] = []
-        get = self._pg.get_copy_data
-        while len(lines) < LINES_PER_READ:
-            size, data = get(1)
-            if size <= 0:
-                return lines, size < 0
-            lines.append(bytes(data))
-        return lines, False
+    def _take(self, lines: list[bytes]) -> tuple[bool, bool]:
+        """Add what has arrived; say whether that was the last, and whether it is enough."""
+        append, get = lines.append, self._pg.get_copy_data
+        while len(lines) < LINES_PER_READ and sum(map(len, lines)) < BYTES_PER_READ:
+            before = len(lines)
+            for _ in range(LINES_PER_READ - before):
+                size, data = get(1)
+                if size <= 0:
+                    break
+                append(data.tobytes())
+            else:
+                break
+            if size < 0:
+                return True, False
+            if len(lines) == before:
+                return False, False
+            # libpq reads 16 KB, or one row, at a time; an event loop's turn for each is dear.
+            self._pg.consume_input()
+        return False, True
 
     async def _expect(self, status: ExecStatus) -> None:
         while self._pg.is_busy():

@@ -1,7 +1,8 @@
 """Rows from COPY's lines to a chunk's body, in either codec, by the same rule as changes.
 
-A row is encoded once and its bytes are joined into the chunk, so a chunk's size is known before it
-is built. A value without native form is PostgreSQL's text, and its column is named for that row.
+Lines are encoded block by block and the blocks are joined into the chunk, so a chunk's size is
+known before it is built. A value without native form is PostgreSQL's text, and its column is named
+for that row.
 """
 
 from __future__ import annotations
@@ -12,59 +13,42 @@ from typing import Any, Protocol
 import msgpack
 
 from bridge.errors import MalformedWal
-from bridge.packing import packer_for
+from bridge.snapshot.columns import Block, BlockPacker, Texts
 from bridge.snapshot.copytext import split_line
 from schemas.codecs import JSON
 from schemas.shapes import Column
-from schemas.types import TEXT
 from schemas.values import NO_NATIVE_FORM, Format, reader_for
-
-Texts = Mapping[str, Sequence[str]]
-"""A row's ordinal in its chunk, as a string, to the columns that carry PostgreSQL's text."""
 
 
 class Bodies(Protocol):
     """One codec's way to write rows and chunks."""
 
-    def row(self, line: bytes) -> tuple[bytes, Sequence[str]]:
-        """Encode a line of COPY; also name the columns that are text."""
+    def block(self, lines: Sequence[bytes]) -> Block:
+        """Encode lines of COPY, at least one."""
 
-    def chunk(self, head: Mapping[str, Any], rows: Sequence[bytes], texts: Texts) -> bytes:
+    def chunk(self, head: Mapping[str, Any], blocks: Sequence[Block]) -> bytes:
         """Build the body of a chunk from rows that are already encoded."""
+
+
+def gather_texts(blocks: Sequence[Block]) -> dict[str, Sequence[str]]:
+    """Give the columns that are text by the row's ordinal in the chunk, as a string."""
+    gathered: dict[str, Sequence[str]] = {}
+    first = 0
+    for block in blocks:
+        for row, names in sorted(block.texts.items()):
+            gathered[str(first + row)] = names
+        first += block.rows
+    return gathered
 
 
 class MsgpackBodies:
     """Packs values straight from PostgreSQL's bytes, as the hot path of changes does."""
 
     def __init__(self, columns: Sequence[Column]) -> None:
-        self._columns = [(c.name, msgpack.packb(c.name), packer_for(c.type)) for c in columns]
-        self._count = len(columns)
-        self._head = msgpack.Packer().pack_map_header(self._count)
-        self._pack_text = packer_for(TEXT)
+        self.block = BlockPacker(columns).pack
 
-    def row(self, line: bytes) -> tuple[bytes, Sequence[str]]:
-        texts: list[str] = []
-        parts = [self._head]
-        append = parts.append
-        name = ""
-        try:
-            for (name, key, pack), value in zip(
-                self._columns, split_line(line, self._count), strict=True
-            ):
-                append(key)
-                if value is None:
-                    append(b"\xc0")
-                    continue
-                packed = pack(value)
-                if packed is None:
-                    texts.append(name)
-                    packed = self._pack_text(value) or b""
-                append(packed)
-        except (ValueError, IndexError) as error:
-            raise _unexplained(name, line) from error
-        return b"".join(parts), texts
-
-    def chunk(self, head: Mapping[str, Any], rows: Sequence[bytes], texts: Texts) -> bytes:
+    def chunk(self, head: Mapping[str, Any], blocks: Sequence[Block]) -> bytes:
+        texts = gather_texts(blocks)
         packer = msgpack.Packer(autoreset=False)
         packer.pack_map_header(len(head) + 1 + bool(texts))
         for part in (part for pair in head.items() for part in pair):
@@ -73,9 +57,8 @@ class MsgpackBodies:
             packer.pack("text")
             packer.pack(texts)
         packer.pack("data")
-        packer.pack_array_header(len(rows))
-        before: bytes = packer.bytes()
-        return before + b"".join(rows)
+        packer.pack_array_header(sum(block.rows for block in blocks))
+        return b"".join((packer.bytes(), *(block.body for block in blocks)))
 
 
 class JsonBodies:
@@ -84,7 +67,17 @@ class JsonBodies:
     def __init__(self, columns: Sequence[Column]) -> None:
         self._columns = [(c.name, reader_for(c.type, "json")) for c in columns]
 
-    def row(self, line: bytes) -> tuple[bytes, Sequence[str]]:
+    def block(self, lines: Sequence[bytes]) -> Block:
+        texts: Texts = {}
+        rows = []
+        for number, line in enumerate(lines):
+            row, odd = self._row(line)
+            rows.append(row)
+            if odd:
+                texts[number] = odd
+        return Block(len(lines), b",".join(rows), texts)
+
+    def _row(self, line: bytes) -> tuple[bytes, list[str]]:
         texts: list[str] = []
         row: dict[str, Any] = {}
         name = ""
@@ -101,9 +94,11 @@ class JsonBodies:
             raise _unexplained(name, line) from error
         return JSON.encode(row), texts
 
-    def chunk(self, head: Mapping[str, Any], rows: Sequence[bytes], texts: Texts) -> bytes:
+    def chunk(self, head: Mapping[str, Any], blocks: Sequence[Block]) -> bytes:
+        texts = gather_texts(blocks)
         before = {**head, "text": texts} if texts else head
-        return JSON.encode(before)[:-1] + b',"data":[' + b",".join(rows) + b"]}"
+        rows = b",".join(block.body for block in blocks)
+        return JSON.encode(before)[:-1] + b',"data":[' + rows + b"]}"
 
 
 def bodies_for(columns: Sequence[Column], format: Format) -> Bodies:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from bridge.snapshot.columns import Block
 from schemas.codecs import JSON
 
 MAX_ROWS = 10_000
@@ -13,46 +14,70 @@ HEADROOM_BYTES = 4_096
 
 _TEXT_ENTRY_BYTES = 16
 
+Encode = Callable[[Sequence[bytes]], Block]
+
 
 @dataclass(slots=True)
 class Chunk:
     """Encoded rows that travel together."""
 
-    rows: list[bytes] = field(default_factory=list)
-    texts: dict[str, Sequence[str]] = field(default_factory=dict)
+    blocks: list[Block] = field(default_factory=list)
+    rows: int = 0
     size: int = 0
+
+    def add(self, block: Block, size: int) -> None:
+        self.blocks.append(block)
+        self.rows += block.rows
+        self.size += size
+
+
+def size_of(block: Block) -> int:
+    """Say how many bytes of a chunk a block takes, at most."""
+    names = (name for names in block.texts.values() for name in names)
+    entries = len(block.texts) * _TEXT_ENTRY_BYTES + sum(len(JSON.encode(n)) + 4 for n in names)
+    return len(block.body) + 1 + entries
 
 
 class Chunker:
-    """Collects rows until a chunk is full; a row too large for any chunk has one to itself."""
+    """Collects blocks of rows until a chunk is full; a row too large for any has one to itself.
 
-    def __init__(self, max_bytes: int, max_rows: int = MAX_ROWS) -> None:
+    Rows are never cut out of a block that is encoded. A block that finds too little room closes the
+    chunk before it, and one that is too large even for an empty chunk is halved and encoded again.
+    """
+
+    def __init__(self, encode: Encode, max_bytes: int, max_rows: int = MAX_ROWS) -> None:
+        self._encode = encode
         self._max_bytes = max_bytes
         self._max_rows = max_rows
         self._open = Chunk()
 
-    def add(self, row: bytes, texts: Sequence[str] = ()) -> Chunk | None:
-        """Take a row, and give the chunk that was full before it."""
-        size = len(row) + 1
-        if texts:
-            size += _TEXT_ENTRY_BYTES + sum(len(JSON.encode(name)) + 4 for name in texts)
-        full = None
-        chunk = self._open
-        if chunk.rows and (
-            len(chunk.rows) >= self._max_rows or chunk.size + size > self._max_bytes
-        ):
-            full, chunk = chunk, Chunk()
-            self._open = chunk
-        if texts:
-            chunk.texts[str(len(chunk.rows))] = texts
-        chunk.rows.append(row)
-        chunk.size += size
-        return full
+    def add(self, lines: Sequence[bytes]) -> Iterator[Chunk]:
+        """Take lines, and give the chunks that they filled."""
+        while lines:
+            room = self._max_rows - self._open.rows
+            if room <= 0:
+                yield from self.rest()
+                continue
+            now, lines = (lines[:room], lines[room:]) if len(lines) > room else (lines, ())
+            yield from self._add(now)
 
-    def rest(self) -> Chunk | None:
-        """Give what is left at the end, if anything."""
+    def _add(self, lines: Sequence[bytes]) -> Iterator[Chunk]:
+        block = self._encode(lines)
+        size = size_of(block)
+        if size > self._max_bytes and len(lines) > 1:
+            middle = len(lines) // 2
+            yield from self._add(lines[:middle])
+            yield from self._add(lines[middle:])
+            return
+        if self._open.size + size > self._max_bytes:
+            yield from self.rest()
+        self._open.add(block, size)
+
+    def rest(self) -> Iterator[Chunk]:
+        """Give what is collected, if anything."""
         chunk, self._open = self._open, Chunk()
-        return chunk if chunk.rows else None
+        if chunk.rows:
+            yield chunk
 
 
 def ctid_ranges(pages: int, readers: int) -> list[tuple[int, int | None]]:

@@ -23,7 +23,7 @@ from bridge.status import SnapshotProgress
 from schemas.codecs import OVERSIZE, Codec
 from schemas.events import Change, Place
 from schemas.shapes import TableShape
-from schemas.snapshots import moment
+from schemas.snapshots import Checksum, moment
 
 CHUNKS_PER_BATCH = 8
 
@@ -98,27 +98,40 @@ class ChunkStore:
         oversize: OversizeStore,
         content_type: str,
         progress: SnapshotProgress,
+        *,
+        checksum: Checksum,
         press: ChunkPress | None = None,
     ) -> None:
         self._lane = lane
         self._oversize = oversize
         self._content_type = content_type
         self._progress = progress
+        self._checksum = checksum
         self._press = press
 
     async def store(self, outflow: Outflow) -> None:
-        """Store every chunk there will be."""
+        """Store every chunk there will be, and add each to the checksum as it was packed."""
         progress = self._progress
         while chunks := await outflow.take(CHUNKS_PER_BATCH):
-            messages = [chunk.message for chunk in chunks]
-            for message in messages:
-                progress.bytes += await self._prepare(message)
-            await self._lane.send(
-                messages, self._content_type, close=True, on_stored=lambda _: None
-            )
+            bodies = [chunk.message.body for chunk in chunks]
+            # Beside the event loop: it is a seventh of the work, and needs no interpreter.
+            adding = asyncio.create_task(asyncio.to_thread(self._add_all, bodies), name="checksum")
+            try:
+                await self._send([chunk.message for chunk in chunks])
+            finally:
+                await adding
             outflow.release(sum(chunk.size for chunk in chunks))
             progress.rows += sum(chunk.rows for chunk in chunks)
             progress.chunks += len(chunks)
+
+    def _add_all(self, bodies: Sequence[bytes]) -> None:
+        # At once: coming back to the interpreter after each body would wait 5 ms for its turn.
+        self._checksum.add(b"".join(bodies))
+
+    async def _send(self, messages: Sequence[Outgoing]) -> None:
+        for message in messages:
+            self._progress.bytes += await self._prepare(message)
+        await self._lane.send(messages, self._content_type, close=True, on_stored=lambda _: None)
 
     async def _prepare(self, message: Outgoing) -> int:
         """Make a message that the server takes, and say how many bytes its body has now."""

@@ -234,11 +234,16 @@ class Taking:
         outflow = Outflow(means.publish.max_bytes, writers=len(self._readers))
         bodies = bodies_for(self._plan.columns, means.codec.format)
         store = ChunkStore(
-            lane, self._helpers.oversize, means.codec.content_type, self._progress, self._press()
+            lane,
+            self._helpers.oversize,
+            means.codec.content_type,
+            self._progress,
+            checksum=self._checksum,
+            press=self._press(),
         )
         crew = {asyncio.create_task(store.store(outflow), name="store")}
         for reader, query in zip(self._readers, self._queries, strict=True):
-            chunker = Chunker(lane.max_payload - HEADROOM_BYTES)
+            chunker = Chunker(bodies.block, lane.max_payload - HEADROOM_BYTES)
             work = self._read(reader.lines(query), bodies, chunker, outflow, name)
             crew.add(asyncio.create_task(work, name="read"))
         try:
@@ -261,10 +266,9 @@ class Taking:
                     outflow: Outflow, name: SnapshotName) -> None:  # fmt: skip
         async with aclosing(batches):
             async for lines in batches:
-                for line in lines:
-                    if full := chunker.add(*bodies.row(line)):
-                        await self._pack(full, bodies, outflow, name)
-        if rest := chunker.rest():
+                for full in chunker.add(lines):
+                    await self._pack(full, bodies, outflow, name)
+        for rest in chunker.rest():
             await self._pack(rest, bodies, outflow, name)
         outflow.close()
 
@@ -274,11 +278,10 @@ class Taking:
         """Number a chunk and queue it; nothing waits between the two, so numbers are the order."""
         await outflow.room()
         number, self._chunks = self._chunks, self._chunks + 1
-        body = bodies.chunk(name.chunk_head(number, self._revision), chunk.rows, chunk.texts)
-        self._checksum.add(body)
+        body = bodies.chunk(name.chunk_head(number, self._revision), chunk.blocks)
         message = Outgoing(
             snapshot_chunk_subject(name.table, name.snapshot_id, number),
             chunk_id(name.snapshot_id, name.table, number),
             body,
         )
-        outflow.add(PackedChunk(message, len(chunk.rows), len(body)))
+        outflow.add(PackedChunk(message, chunk.rows, len(body)))
