@@ -52,31 +52,59 @@ def bridge(
         yield process
 
 
+_LONG_STEPS = (
+    "INSERT INTO accounts VALUES (%(new)s, %(owner)s)",
+    "UPDATE accounts SET balance = %(new)s WHERE id = %(old)s",
+    "UPDATE accounts SET id = %(new)s WHERE id = %(old)s",
+    "DELETE FROM accounts WHERE id = %(old)s",
+)
+_SOME = "SELECT id FROM accounts WHERE owner = %s ORDER BY random() LIMIT 1"
+
+
+class LongWriter(threading.Thread):
+    """Keeps transactions open across whatever else happens: each does everything, slowly."""
+
+    def __init__(self, truth: Truth, seed: int, number: int, stop: threading.Event) -> None:
+        super().__init__(daemon=True)
+        self._truth = truth
+        self._chance = random.Random(seed + number)
+        self._owner = f"long-{number}"
+        self._next = number * 10**8 + 10**9
+        self._stopped = stop
+        self.committed = 0
+
+    def run(self) -> None:
+        with self._truth.connect() as connection:
+            while not self._stopped.is_set():
+                gives_up = self._chance.random() < 0.3
+                with connection.transaction(force_rollback=gives_up):
+                    self._write(connection)
+                self.committed += not gives_up
+
+    def _write(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
+        """Insert first, so that the transaction is one; then change what others left, and wait."""
+        for step in (_LONG_STEPS[0], *self._chance.sample(_LONG_STEPS, len(_LONG_STEPS))):
+            self._next += 1
+            old = connection.execute(_SOME, [self._owner]).fetchone()
+            values = {"new": self._next, "old": old and old[0], "owner": self._owner}
+            connection.execute(step, values)
+            self._stopped.wait(self._chance.uniform(0, 0.5))
+
+
 @contextmanager
 def long_transactions(truth: Truth, seed: int) -> Iterator[None]:
-    """Keep transactions open across whatever else happens; they write before and after."""
+    """Hold two transactions open all the time."""
     stop = threading.Event()
-    chance = random.Random(seed)
-
-    def run() -> None:
-        number = 0
-        with truth.connect() as connection:
-            while not stop.is_set():
-                with connection.transaction(force_rollback=chance.random() < 0.3):
-                    for _ in range(2):
-                        number += 1
-                        connection.execute(
-                            "INSERT INTO accounts VALUES (%s, 'long')", [10**9 + number]
-                        )
-                        stop.wait(chance.uniform(0.1, 0.8))
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
+    writers = [LongWriter(truth, seed, number, stop) for number in range(2)]
+    for writer in writers:
+        writer.start()
     try:
         yield
     finally:
         stop.set()
-        thread.join(60)
+        for writer in writers:
+            writer.join(60)
+    assert all(writer.committed for writer in writers), "no long transaction came to its end"
 
 
 def held(db: sqlite3.Connection, table: str) -> list[tuple[Any, ...]]:

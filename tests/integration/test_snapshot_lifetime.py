@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,37 @@ def test_a_snapshot_waits_for_open_transactions_and_shows_it(
     snapshot.assert_whole()
     assert sorted(row["id"] for row in snapshot.rows) == [-1, *range(1, 10)]
     assert temporary_slots(big) == 0
+
+
+def test_wal_that_is_kept_is_shown_and_giving_up_lets_it_go(
+    bridge: BridgeProcess, big: Connection, nats: EmbeddedNats
+) -> None:
+    """A transaction nobody ends must not fill the disk unseen, nor its slot outlive the request."""
+    with psycopg.connect(big.info.dsn, password=big.info.password) as other:
+        other.execute("INSERT INTO big VALUES (-1, 'open')")
+        store_request(nats.url, "big")
+        running = wait_exporting(bridge)
+        wait_for(lambda: temporary_slots(big), "the temporary slot")
+        big.execute("INSERT INTO big SELECT -g, repeat('y', 500) FROM generate_series(2, 4000) g")
+
+        kept = wait_for(lambda: kept_bytes(bridge) > 1_000_000, "the WAL that is kept")
+        metrics = bridge.get("/metrics")[1].decode()
+        cancel(nats.url, "big")
+
+        assert kept
+        shown = re.search(r"bridge_snapshot_wal_kept_bytes (\S+)", metrics)
+        assert shown is not None
+        assert float(shown[1]) > 1_000_000
+        wait_for(lambda: temporary_slots(big) == 0, "the slot to go, while the other is open")
+        other.rollback()
+    error = wait_snapshot(nats.url, running["snapshot_id"]).error
+    assert error is not None
+    assert "cancelled" in error["error"]
+
+
+def kept_bytes(bridge: BridgeProcess) -> int:
+    running = bridge.status()["snapshots"]["running"]
+    return max((int(one["wal_kept_bytes"]) for one in running), default=0)
 
 
 def test_a_second_request_joins_while_changes_go_on(
@@ -191,6 +223,26 @@ def test_a_truncate_at_the_wrong_moment_is_not_taken_for_an_empty_table(
 
     snapshot.assert_whole()
     assert snapshot.rows == [{"id": 1, "filler": "new"}]
+
+
+def test_a_row_of_50_mb_arrives_as_it_is(
+    bridge: BridgeProcess, big: Connection, nats: EmbeddedNats
+) -> None:
+    """Between small ones, so that it takes neither of them with it."""
+    big.execute("CREATE TABLE huge (id int PRIMARY KEY, body text)")
+    big.execute("ALTER TABLE huge ALTER body SET STORAGE EXTERNAL")
+    big.execute(
+        "INSERT INTO huge VALUES (1, 'before'), (2, repeat('0123456789', 5000000)), (3, '')"
+    )
+    big.execute("ALTER PUBLICATION pub ADD TABLE huge")
+
+    snapshot = take(nats.url, "huge")
+
+    bodies = {row["id"]: row["body"] for row in snapshot.rows}
+    assert (sorted(bodies), bodies[1], bodies[3]) == ([1, 2, 3], "before", "")
+    # Not by ==: a failure would print it.
+    assert (len(bodies[2]), bodies[2] == "0123456789" * 5_000_000) == (50_000_000, True)
+    assert bridge.process.poll() is None
 
 
 def test_several_readers_copy_every_row_once_and_json_is_spoken(

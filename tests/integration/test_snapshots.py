@@ -27,7 +27,7 @@ from tests.support.snapshots import (
     wait_snapshot,
 )
 
-_TABLES = """
+_TABLES = r"""
     CREATE SCHEMA sales;
     CREATE SCHEMA "Odd. Schema";
     CREATE TABLE empty (id int PRIMARY KEY, name text);
@@ -52,13 +52,17 @@ _TABLES = """
     CREATE TABLE wide (id int PRIMARY KEY, body text);
     ALTER TABLE wide ALTER body SET STORAGE EXTERNAL;
     INSERT INTO wide VALUES (1, 'small'), (2, repeat('large', 1000000)), (3, 'small');
+    CREATE TABLE codes (code text PRIMARY KEY, name text);
+    INSERT INTO codes VALUES ('', 'empty'), ('a', 'one'), (E'tab\t', 'two'), ('\N', 'three'),
+        ('日本', 'four');
     CREATE TABLE filtered (id int PRIMARY KEY, kept bool, hidden text);
     INSERT INTO filtered SELECT g, g > 3, 'h' FROM generate_series(1, 6) g;
     ALTER TABLE filtered REPLICA IDENTITY FULL;
     CREATE TABLE unpublished (id int PRIMARY KEY);
     CREATE VIEW seen AS SELECT * FROM empty;
     CREATE PUBLICATION pub FOR TABLE empty, no_key, sales.orders, tags,
-        "Odd. Schema"."a.b ""c"" é", parts, ONLY parent, wide, filtered (id, kept) WHERE (kept)
+        "Odd. Schema"."a.b ""c"" é", parts, ONLY parent, wide, codes,
+        filtered (id, kept) WHERE (kept)
         WITH (publish_via_partition_root = true);
 """
 ODD_TOKEN = "Odd=2E=20Schema/a=2Eb=20=22c=22=20=C3=A9"
@@ -134,6 +138,12 @@ def test_a_row_above_max_payload_arrives_through_the_object_store(url: str) -> N
 
     assert {row["id"]: len(row["body"]) for row in snapshot.rows} == {1: 5, 2: 5_000_000, 3: 5}
     assert [chunk.headers.get("Oversize") is not None for chunk in snapshot.chunks].count(True) == 1
+
+
+def test_a_text_key_arrives_whatever_it_holds(url: str) -> None:
+    rows = {row["code"]: row["name"] for row in take(url, "codes").rows}
+
+    assert rows == {"": "empty", "a": "one", "tab\t": "two", "\\N": "three", "日本": "four"}
 
 
 @pytest.mark.parametrize(

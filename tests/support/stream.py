@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import nats
+from nats.aio.msg import Msg
+from nats.js import JetStreamContext
 
 from schemas.codecs import OVERSIZE, codec_for, decode_entry
 from schemas.compression import Expander, is_compressed
 from schemas.streams import CDC_STREAM, DICTIONARIES_BUCKET, OVERSIZE_STORE, SCHEMAS_BUCKET
+
+PATIENCE_SECONDS = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +65,11 @@ async def _read_stream(url: str, stream: str) -> list[StoredMessage]:
     async with await nats.connect(url) as client:
         js = client.jetstream()
         expander = Expander()
-        total = (await js.stream_info(stream)).state.messages
-        if not total:
+        if not (await js.stream_info(stream)).state.messages:
             return []
         subscription = await js.subscribe(">", stream=stream, ordered_consumer=True)
         found = []
-        for _ in range(total):
-            message = await subscription.next_msg(timeout=30)
+        async for message in _until_end(subscription):
             headers = dict(message.headers or {})
             body = message.data
             if name := headers.get(OVERSIZE):
@@ -80,6 +83,25 @@ async def _read_stream(url: str, stream: str) -> list[StoredMessage]:
             sequence = message.metadata.sequence.stream
             found.append(StoredMessage(sequence, message.subject, headers, fields, body))
         return found
+
+
+async def _until_end(subscription: JetStreamContext.PushSubscription) -> AsyncIterator[Msg]:
+    """Give what is there; what is removed meanwhile will not come, and is not waited for."""
+    silent, last = 0, 0
+    while silent < PATIENCE_SECONDS:
+        try:
+            message = await subscription.next_msg(timeout=1)
+        except TimeoutError:
+            info = await subscription.consumer_info()
+            if not info.num_pending and info.delivered and info.delivered.stream_seq <= last:
+                return
+            silent += 1
+            continue
+        silent, last = 0, message.metadata.sequence.stream
+        yield message
+        if not message.metadata.num_pending:
+            return
+    raise TimeoutError("the stream says there is more, and nothing comes")
 
 
 async def _read_shapes(url: str) -> dict[str, list[tuple[int, dict[str, Any]]]]:
