@@ -137,6 +137,8 @@ def _report(batch: Batch, applied: Applied, state: StreamState, seconds: float) 
         tables=applied.tables,
         bytes=applied.bytes,
         seconds=seconds,
+        read_seconds=applied.read_seconds,
+        write_seconds=applied.write_seconds,
         rate=f"{batch.messages / seconds:.0f}/s",
         stream_sequence=batch.last,
         commit_lsn=Lsn(batch.commit_lsn),

@@ -87,6 +87,15 @@ class IncompatibleShape(LakeError):
     )
 
 
+class LakeBusy(LakeError):
+    """Somebody else writes to the lake's tables."""
+
+    advice = (
+        "One consumer alone follows the stream into a lake. Stop the other one; nothing of this "
+        "batch is shown, and it is taken again at the next start."
+    )
+
+
 class NoLake(LakeError):
     """There is no lake where one was looked for, or its catalog cannot be read."""
 

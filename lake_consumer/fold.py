@@ -6,6 +6,9 @@ not send because it did not change (unchanged TOAST) takes the value an earlier 
 gave it; where none did, it is *kept*: its value is in the mirror, under the key the row had before
 the batch (`base`), however often the key changed since.
 
+A key is *held* where the mirror has a row under it before the batch: its first change in the batch
+is not its insert, and not a row that moved to it. Only held keys need a delete.
+
 Truncates are not folded here: what comes before a table's last truncate never reaches the fold.
 """
 
@@ -27,6 +30,7 @@ class Event:
     row: Row | None
     before: Key | None = None
     unchanged: frozenset[str] = frozenset()
+    inserted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +39,7 @@ class Outcome:
 
     key: Key
     row: Row | None
+    held: bool
     kept: frozenset[str] = frozenset()
     base: Key | None = None
 
@@ -43,20 +48,25 @@ def fold(events: Iterable[Event]) -> dict[Key, Outcome]:
     outcomes: dict[Key, Outcome] = {}
     for event in events:
         source = event.key if event.before is None else event.before
-        outcome = _next(event, source, outcomes.get(source))
+        earlier = outcomes.get(source)
+        held = earlier.held if earlier is not None else not event.inserted
         if source != event.key:
-            outcomes[source] = Outcome(key=source, row=None)
-        outcomes[event.key] = outcome
+            outcomes[source] = Outcome(key=source, row=None, held=held)
+            there = outcomes.get(event.key)
+            held = there.held if there is not None else False
+        outcomes[event.key] = _next(event, source, earlier, held)
     return outcomes
 
 
-def _next(event: Event, source: Key, earlier: Outcome | None) -> Outcome:
+def _next(event: Event, source: Key, earlier: Outcome | None, held: bool) -> Outcome:
     if event.row is None or not event.unchanged:
-        return Outcome(key=event.key, row=event.row)
+        return Outcome(key=event.key, row=event.row, held=held)
     if earlier is None or earlier.row is None:
         # The row is as the mirror has it.
-        return Outcome(key=event.key, row=event.row, kept=event.unchanged, base=source)
+        return Outcome(key=event.key, row=event.row, held=held, kept=event.unchanged, base=source)
     known = event.unchanged - earlier.kept
     row = event.row | {name: earlier.row[name] for name in known}
     kept = event.unchanged & earlier.kept
-    return Outcome(key=event.key, row=row, kept=kept, base=earlier.base if kept else None)
+    return Outcome(
+        key=event.key, row=row, held=held, kept=kept, base=earlier.base if kept else None
+    )

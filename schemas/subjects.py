@@ -17,6 +17,9 @@ Operation = Literal["INSERT", "UPDATE", "DELETE", "TRUNCATE"]
 OPERATIONS: tuple[Operation, ...] = ("INSERT", "UPDATE", "DELETE", "TRUNCATE")
 _VERBS = {operation.lower(): operation for operation in OPERATIONS}
 
+SCHEMA_SUBJECTS = f"{CDC}.*.schema"
+"""All announcements of shapes; a logical message of prefix `schema` is among them."""
+
 SNAPSHOT_REQUESTS = "snapshot.request.>"
 SNAPSHOT_CANCELS = "snapshot.cancel.>"
 STORED_SNAPSHOT_REQUESTS = f"{INIT}.request.>"

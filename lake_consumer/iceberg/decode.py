@@ -7,15 +7,15 @@ time; Arrow reads dates, timestamps and decimals from their text. Only where Arr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from lake_consumer.columns import TEXT_COLUMN, Columns, LakeColumn
 from lake_consumer.values import from_contract, from_text, to_text
-from schemas.codecs import CODECS
 from schemas.shapes import TableShape
 from schemas.types import ContractType
 from schemas.values import NO_NATIVE_FORM
@@ -75,9 +75,21 @@ def log_arrow_schema(columns: Columns) -> pa.Schema:
 class SentRow(NamedTuple):
     """A row as a message carries it, and which of its columns travelled as text."""
 
-    values: dict[Any, Any]
+    values: Mapping[Any, Any]
     text: Sequence[str]
     revision: int
+
+
+class Sent(NamedTuple):
+    """Rows of one table as they were sent, column-wise where that is quicker.
+
+    `values` has a map per row or None where there is no row; `texts` has, by index, the columns of
+    the few rows with values that travelled as text.
+    """
+
+    values: Sequence[Mapping[Any, Any] | None]
+    revisions: Sequence[int]
+    texts: Mapping[int, Sequence[str]]
 
 
 @dataclass(frozen=True)
@@ -87,60 +99,116 @@ class Decoder:
     columns: Columns
     shapes: Mapping[int, TableShape]
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        names = {revision: self._names(shape) for revision, shape in self.shapes.items()}
-        for batch in batches:
-            if batch.num_rows:
-                yield self.decode(batch, names)
+    @cached_property
+    def schema(self) -> pa.Schema:
+        return log_arrow_schema(self.columns)
 
-    def _names(self, shape: TableShape) -> tuple[str | None, ...]:
-        """What a revision calls each of the log's columns."""
+    @cached_property
+    def _names(self) -> Mapping[int, tuple[str | None, ...]]:
+        """What each revision calls each of the log's columns."""
+        return {revision: self._named(shape) for revision, shape in self.shapes.items()}
+
+    def _named(self, shape: TableShape) -> tuple[str | None, ...]:
         by_position = {column.position: column.name for column in shape.columns}
         return tuple(by_position.get(column.position) for column in self.columns)
 
-    def decode(
-        self, batch: pa.RecordBatch, names: Mapping[int, tuple[str | None, ...]]
-    ) -> pa.RecordBatch:
-        sequences, codecs, bodies = (
-            batch.column(name).to_pylist() for name in ("stream_seq", "codec", "body")
+    def decode(self, sequences: Sequence[int], changes: Sequence[dict[str, Any]]) -> pa.RecordBatch:
+        """Make rows of the change log."""
+        new: list[dict[str, Any] | None] = []
+        old: list[dict[str, Any] | None] = []
+        texts: dict[int, Sequence[str]] = {}
+        for index, change in enumerate(changes):
+            operation = change["operation"]
+            if operation == "DELETE":
+                new.append(None)
+                old.append(change["data"] or None)
+            elif operation == "TRUNCATE":
+                new.append(None)
+                old.append(None)
+            else:
+                new.append(change["data"])
+                old.append(change.get("old") or change.get("key"))
+            if "text" in change:
+                texts[index] = change["text"]
+        revisions = [change["schema_revision"] for change in changes]
+        return pa.RecordBatch.from_arrays(
+            [
+                *_place(changes, sequences, revisions),
+                self._struct(Sent(new, revisions, texts)),
+                self._struct(Sent(old, revisions, texts)),
+            ],
+            schema=self.schema,
         )
-        changes = [CODECS[codec].decode(body) for codec, body in zip(codecs, bodies, strict=True)]
-        place = _place(changes, sequences)
-        new = self._rows([_new(change) for change in changes], names)
-        old = self._rows([_old(change) for change in changes], names)
-        return pa.RecordBatch.from_arrays([*place, new, old], schema=log_arrow_schema(self.columns))
 
-    def _rows(
-        self, rows: list[SentRow | None], names: Mapping[int, tuple[str | None, ...]]
-    ) -> pa.StructArray:
-        if not any(rows):
-            return pa.nulls(len(rows), type=row_type(self.columns))
-        texts: list[dict[str, str] | None] = [None] * len(rows)
-        gathered = _gather(rows, names)
-        marked = self._take_texts(rows, names, gathered, texts)
+    def rows(self, rows: Sequence[SentRow | None]) -> pa.StructArray:
+        """Make rows that are not of changes, such as a snapshot's."""
+        return self._struct(
+            Sent(
+                [None if row is None else row.values for row in rows],
+                [0 if row is None else row.revision for row in rows],
+                {at: row.text for at, row in enumerate(rows) if row is not None and row.text},
+            )
+        )
+
+    def _struct(self, sent: Sent) -> pa.StructArray:
+        present = [at for at, row in enumerate(sent.values) if row is not None]
+        if len(present) == len(sent.values):
+            return self._dense(sent)
+        if not present:
+            return pa.nulls(len(sent.values), type=self.row_type)
+        place = {at: dense for dense, at in enumerate(present)}
+        dense = self._dense(
+            Sent(
+                [sent.values[at] for at in present],
+                [sent.revisions[at] for at in present],
+                {place[at]: text for at, text in sent.texts.items() if at in place},
+            )
+        )
+        # A place that is null takes a null: most deletes' new rows, most changes' old ones.
+        return dense.take(
+            pa.array([place.get(at) for at in range(len(sent.values))], type=pa.int32())
+        )
+
+    @cached_property
+    def row_type(self) -> pa.StructType:
+        return row_type(self.columns)
+
+    def _dense(self, sent: Sent) -> pa.StructArray:
+        """Make rows of which none is missing."""
+        gathered = self._gather(sent)
+        texts: dict[int, dict[str, str]] = {}
+        marked = self._take_texts(sent, gathered, texts)
         arrays = [
             _column(column, values, texts, marked.get(at, {}))
             for at, (column, values) in enumerate(zip(self.columns, gathered, strict=True))
         ]
-        pairs = [None if text is None else list(text.items()) for text in texts]
         return pa.StructArray.from_arrays(
-            [*arrays, pa.array(pairs, type=_TEXT_MAP)],
-            fields=list(row_type(self.columns)),
-            mask=pa.array([row is None for row in rows]),
+            [*arrays, _text_maps(texts, len(sent.values))], fields=list(self.row_type)
         )
 
+    def _gather(self, sent: Sent) -> list[list[Any]]:
+        """Turn rows into columns; a revision that lacks a column leaves nulls in it."""
+        only = sent.revisions[0]
+        if sent.revisions.count(only) == len(sent.revisions):
+            return [[row.get(name) for row in sent.values] for name in self._names[only]]  # type: ignore[union-attr]
+        looked_up = [
+            (self._names[revision], row or {})
+            for revision, row in zip(sent.revisions, sent.values, strict=True)
+        ]
+        return [
+            [None if names[at] is None else row.get(names[at]) for names, row in looked_up]
+            for at in range(len(self.columns))
+        ]
+
     def _take_texts(
-        self,
-        rows: list[SentRow | None],
-        names: Mapping[int, tuple[str | None, ...]],
-        gathered: list[list[Any]],
-        texts: list[dict[str, str] | None],
+        self, sent: Sent, gathered: list[list[Any]], texts: dict[int, dict[str, str]]
     ) -> dict[int, dict[int, Any]]:
         """Take values that travelled as text out of their columns; give what is native of them."""
         native: dict[int, dict[int, Any]] = {}
-        for index, row in enumerate(rows):
-            for name in row.text if row is not None else ():
-                at = names[row.revision].index(name) if row is not None else 0
+        for index, marked in sent.texts.items():
+            names = self._names[sent.revisions[index]]
+            for name in marked:
+                at = names.index(name)
                 text, column = gathered[at][index], self.columns[at]
                 if not isinstance(text, str):
                     # The list names columns of the new row; the old row's value may be native.
@@ -154,27 +222,17 @@ class Decoder:
         return native
 
 
-def _gather(
-    rows: list[SentRow | None], names: Mapping[int, tuple[str | None, ...]]
-) -> list[list[Any]]:
-    """Turn rows into columns; a revision that lacks a column leaves nulls in it."""
-    revisions = {row.revision for row in rows if row is not None}
-    if len(revisions) == 1:
-        (only,) = revisions
-        sent = [{} if row is None else row.values for row in rows]
-        return [[row.get(name) for row in sent] for name in names[only]]
-    looked_up = [((), {}) if row is None else (names[row.revision], row.values) for row in rows]
-    width = len(next(iter(names.values())))
-    return [
-        [values.get(known[at]) if known else None for known, values in looked_up]
-        for at in range(width)
-    ]
+def _text_maps(texts: Mapping[int, dict[str, str]], size: int) -> pa.Array:
+    if not texts:
+        return pa.nulls(size, type=_TEXT_MAP)
+    pairs = [list(texts[at].items()) if at in texts else None for at in range(size)]
+    return pa.array(pairs, type=_TEXT_MAP)
 
 
 def _column(
     column: LakeColumn,
     values: list[Any],
-    texts: list[dict[str, str] | None],
+    texts: dict[int, dict[str, str]],
     native: Mapping[int, Any],
 ) -> pa.Array:
     """Make one Arrow column; `native` are values already read, by index."""
@@ -204,47 +262,30 @@ def _quick(type: ContractType, values: list[Any]) -> pa.Array | None:
         return None
 
 
-def _note(texts: list[dict[str, str] | None], index: int, column: LakeColumn, text: str) -> None:
-    texts[index] = {**(texts[index] or {}), column.name: text}
+def _note(texts: dict[int, dict[str, str]], index: int, column: LakeColumn, text: str) -> None:
+    texts.setdefault(index, {})[column.name] = text
 
 
-_PLAIN_FIELDS = (
-    "commit_lsn", "commit_ts", "lsn", "xid", "seq", "last", "schema_revision", "msg_id",
-)  # fmt: skip
+_PLAIN_FIELDS = ("operation", "commit_lsn", "commit_ts", "lsn", "xid", "seq", "last", "msg_id")
 
 
-def _place(changes: list[dict[str, Any]], sequences: list[int]) -> list[pa.Array]:
-    gathered: dict[str, list[Any]] = {
-        "operation": [change["operation"] for change in changes],
-        "stream_seq": sequences,
-        "unchanged": [change.get("unchanged") for change in changes],
+def _place(
+    changes: Sequence[dict[str, Any]], sequences: Sequence[int], revisions: Sequence[int]
+) -> list[pa.Array]:
+    gathered: dict[str, Sequence[Any]] = {
+        name: [change[name] for change in changes] for name in _PLAIN_FIELDS
     }
-    for name in _PLAIN_FIELDS:
-        gathered[name] = [change[name] for change in changes]
+    gathered["stream_seq"] = sequences
+    gathered["schema_revision"] = revisions
+    gathered["unchanged"] = [change.get("unchanged") for change in changes]
     return [_PLACE_READERS.get(field.name, pa.array)(gathered[field.name], field.type)
             for field in PLACE_SCHEMA]  # fmt: skip
 
 
-def _read_timestamps(values: list[str], type: pa.DataType) -> pa.Array:
+def _read_timestamps(values: Sequence[str], type: pa.DataType) -> pa.Array:
     return pa.array(values, type=pa.string()).cast(type)
 
 
-_PLACE_READERS: Mapping[str, Callable[[list[Any], pa.DataType], pa.Array]] = {
+_PLACE_READERS: Mapping[str, Callable[[Sequence[Any], pa.DataType], pa.Array]] = {
     "commit_ts": _read_timestamps,
 }
-
-
-def _new(change: dict[str, Any]) -> SentRow | None:
-    if change["operation"] not in ("INSERT", "UPDATE"):
-        return None
-    return SentRow(change["data"], change.get("text", ()), change["schema_revision"])
-
-
-def _old(change: dict[str, Any]) -> SentRow | None:
-    """What was before: all a delete sends, the whole old row, or the old key."""
-    before = change["data"] if change["operation"] == "DELETE" else None
-    if before is None:
-        before = change.get("old") or change.get("key")
-    if not before:
-        return None
-    return SentRow(before, change.get("text", ()), change["schema_revision"])

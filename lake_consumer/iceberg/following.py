@@ -65,9 +65,10 @@ class ShapeFollower:
             self._tables.evolve(mirror, steps, (None,), properties)
         return mirror
 
-    def learn_held(self) -> None:
+    def learn_held(self) -> int | None:
         """Learn the shape the log has: its announcement may lie far back in the stream."""
-        self._followed(self._find_log())
+        revision, shape = self._followed(self._find_log())
+        return None if shape is None else revision
 
     def _find_log(self) -> Table | None:
         name = log_of(self._table)

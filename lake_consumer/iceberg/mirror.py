@@ -1,11 +1,11 @@
-"""One batch into a mirror, in one commit.
+"""One batch into a mirror; readers see all of it at once.
 
-| In the batch       | The commit |
+| In the batch       | What is done |
 |---|---|
-| nothing new        | none |
+| nothing new        | nothing |
 | a truncate         | overwrite with the outcomes of what follows the last one |
 | inserts only       | append: PostgreSQL's key says that none of them is there |
-| anything else      | MERGE of one outcome per key |
+| anything else      | delete the keys that the mirror holds, append the rows, publish both |
 """
 
 from __future__ import annotations
@@ -13,16 +13,31 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import count
-from typing import Any
 
-from pyspark.sql import Column, DataFrame, SparkSession
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
-from lake_consumer.columns import TEXT_COLUMN
-from lake_consumer.iceberg.merge import merge_sql
-from lake_consumer.iceberg.outcomes import KeyedRows, field, heal, outcomes_of
+from lake_consumer.columns import Columns
+from lake_consumer.iceberg.blocks import Facts, OpenPart
+from lake_consumer.iceberg.keys import KeyedRows
+from lake_consumer.iceberg.merge import delete_sql
+from lake_consumer.iceberg.outcomes import (
+    FOLDED,
+    Folder,
+    heal,
+    healing_schema,
+    mirror_arrow_schema,
+)
+from lake_consumer.iceberg.staging import Staging
+from lake_consumer.iceberg.tables import LakeTables, Table
 
-_INTEGERS = frozenset({"int16", "int32", "int64", "uint32"})
+BROADCAST_ROWS = 4_000_000
+"""With more keys than that, Spark decides how to join: every reader would have to hold them."""
+
+FOLD_PARTITIONS = 8
 _views = count()
 
 
@@ -32,91 +47,87 @@ class Write(Enum):
     NOTHING = auto()
     OVERWRITE = auto()
     APPEND = auto()
-    MERGE = auto()
+    REPLACE = auto()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """What is in a batch, as far as it decides how it is written."""
-
-    fresh: int
-    rewrites: int
-    special: bool
-    truncated: int | None
-    lowest: int | None
-    highest: int | None
-
-    @property
-    def edges(self) -> tuple[int, int] | None:
-        """The range of the first key column, where it is an integer."""
-        if self.lowest is None or self.highest is None:
-            return None
-        return self.lowest, self.highest
-
-    def plan(self) -> Write:
-        if not self.fresh:
-            return Write.NOTHING
-        if self.truncated is not None:
-            return Write.OVERWRITE
-        return Write.MERGE if self.rewrites else Write.APPEND
+def plan_write(facts: Facts, mark: int, *, is_empty: bool) -> Write:
+    """Choose the way for a batch, of which the mirror has what is up to `mark`."""
+    if facts.last <= mark:
+        return Write.NOTHING
+    if facts.truncated is not None and facts.truncated > mark:
+        return Write.OVERWRITE
+    return Write.APPEND if is_empty or facts.inserts == facts.rows else Write.REPLACE
 
 
-def fact_columns(rows: KeyedRows, mark: int) -> list[Column]:
-    """Aggregates that read `Facts` from a batch's events above the mirror's mark."""
-    fresh = F.col("stream_seq") > mark
-    truncate = fresh & (F.col("operation") == "TRUNCATE")
-    # Files can be left out by range only where Iceberg's order of the key is the obvious one.
-    edge = F.col("_k0") if rows.key[0].type.kind in _INTEGERS else F.lit(None).cast("bigint")
-    return [
-        F.count_if(fresh).alias("fresh"),
-        F.count_if(fresh & (F.col("operation") != "INSERT")).alias("rewrites"),
-        (F.count_if(fresh & F.col("special")) > 0).alias("special"),
-        F.max(F.when(truncate, F.col("stream_seq"))).alias("truncated"),
-        F.min(F.when(fresh, edge)).alias("lowest"),
-        F.max(F.when(fresh, edge)).alias("highest"),
-    ]
-
-
+@dataclass(frozen=True)
 class MirrorWriter:
     """Writes one table's batches to its mirror."""
 
-    def __init__(self, spark: SparkSession, target: str) -> None:
-        self._spark = spark
-        self._target = target
+    spark: SparkSession
+    tables: LakeTables
+    sql: str
 
     def write(
-        self, events: DataFrame, mark: int, facts: Facts, rows: KeyedRows, names: list[str]
+        self, mirror: Table, blocks: DataFrame, facts: Facts, rows: KeyedRows, buckets: int
     ) -> None:
-        """Bring events above the mark into the mirror, whose columns are `names`."""
-        above = max(mark, facts.truncated or 0)
-        fresh = events.where((F.col("stream_seq") > above) & (F.col("operation") != "TRUNCATE"))
-        cells = [field("row", name).alias(name) for name in (*names, TEXT_COLUMN)]
-        acts: dict[Write, Any] = {
-            Write.NOTHING: lambda: None,
-            Write.APPEND: lambda: fresh.select(*cells).writeTo(self._target).append(),
-            Write.OVERWRITE: lambda: self._overwrite(fresh, facts, rows, cells),
-            Write.MERGE: lambda: self._merge(fresh, facts, rows, cells),
-        }
-        acts[facts.plan()]()
-
-    def _overwrite(
-        self, fresh: DataFrame, facts: Facts, rows: KeyedRows, cells: list[Column]
-    ) -> None:
-        # After a truncate every row began with an insert, so nothing is kept from the mirror.
-        outcomes = outcomes_of(fresh, rows, special=facts.special)
-        left = outcomes.where("operation <> 'DELETE'").select(*cells)
-        left.writeTo(self._target).overwrite(F.lit(True))
-
-    def _merge(self, fresh: DataFrame, facts: Facts, rows: KeyedRows, cells: list[Column]) -> None:
-        outcomes = outcomes_of(fresh, rows, special=facts.special)
-        if facts.special:
-            outcomes = heal(outcomes, self._spark.table(self._target), rows)
-        source = outcomes.select("operation", *cells)
-        view = f"_outcomes_{next(_views)}"
-        source.createOrReplaceTempView(view)
-        # A key that a change of key left behind may lie outside the range of the new keys.
-        edges = None if facts.special else facts.edges
+        """Bring a table's blocks into its mirror, as far as they are above its mark."""
+        mark = self.tables.watermark(mirror).stream_sequence
+        plan = plan_write(facts, mark, is_empty=mirror.currentSnapshot() is None)
+        if plan is Write.NOTHING:
+            return
+        columns = self.tables.columns(mirror)
+        folded = self._fold(blocks, facts, Folder(rows, columns, _above(facts, mark)), buckets)
+        folded.persist()
         try:
-            self._spark.sql(merge_sql(self._target, view, source.columns[1:], rows, edges))
+            if plan is Write.REPLACE:
+                staging = Staging(self.tables, mirror, self.sql)
+                staging.publish(lambda branch: self._replace(branch, folded, facts, rows, columns))
+            elif plan is Write.OVERWRITE:
+                # After a truncate every row began with an insert, so nothing is kept of before.
+                self._rows(folded, facts, rows, columns).writeTo(self.sql).overwrite(F.lit(True))
+            else:
+                self._rows(folded, facts, rows, columns).writeTo(self.sql).append()
         finally:
-            self._spark.catalog.dropTempView(view)
+            folded.unpersist()
+        mirror.refresh()
+
+    def _fold(self, blocks: DataFrame, facts: Facts, folder: Folder, buckets: int) -> DataFrame:
+        # A change of key ties buckets together, so then there is one place for all of them.
+        parts = 1 if facts.moved else min(buckets, FOLD_PARTITIONS)
+        spread = blocks.repartition(parts, "bucket") if parts > 1 else blocks.repartition(1)
+        return spread.select("first", "block").mapInArrow(folder, from_arrow_schema(FOLDED))
+
+    def _replace(
+        self, branch: str, folded: DataFrame, facts: Facts, rows: KeyedRows, columns: Columns
+    ) -> None:
+        keys = folded.select("held").mapInArrow(OpenPart(), _spark_schema(rows.schema))
+        view = f"_held_{next(_views)}"
+        hinted = F.broadcast(keys) if facts.rows <= BROADCAST_ROWS else keys
+        hinted.createOrReplaceTempView(view)
+        try:
+            self.spark.sql(delete_sql(branch, view, rows, facts.edges))
+        finally:
+            self.spark.catalog.dropTempView(view)
+        self._rows(folded, facts, rows, columns).writeTo(branch).append()
+
+    def _rows(
+        self, folded: DataFrame, facts: Facts, rows: KeyedRows, columns: Columns
+    ) -> DataFrame:
+        """The rows that the batch leaves, as the mirror has them."""
+        schema = _spark_schema(mirror_arrow_schema(columns))
+        ready = folded.select("rows").mapInArrow(OpenPart(), schema)
+        if not facts.unchanged:
+            return ready
+        waiting = folded.select("healing").mapInArrow(
+            OpenPart(), _spark_schema(healing_schema(rows.columns))
+        )
+        # Main, not the branch: what waits for a column needs the row as it was.
+        return ready.unionByName(heal(waiting, self.spark.table(self.sql), rows))
+
+
+def _above(facts: Facts, mark: int) -> int:
+    return max(mark, facts.truncated or 0)
+
+
+def _spark_schema(schema: pa.Schema) -> StructType:
+    return from_arrow_schema(schema, prefer_timestamp_ntz=True)

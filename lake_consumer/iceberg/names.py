@@ -34,6 +34,13 @@ def log_of(table: TableName) -> LakeName:
     return LakeName(table.schema + CHANGES_SUFFIX, table.table)
 
 
+def table_of_log(name: LakeName) -> TableName | None:
+    """The table whose change log this is; None where it is none."""
+    if not name.namespace.endswith(CHANGES_SUFFIX):
+        return None
+    return TableName(name.namespace.removesuffix(CHANGES_SUFFIX), name.name)
+
+
 CUTS = LakeName(BRIDGE_NAMESPACE, "cuts")
 
 

@@ -1,179 +1,185 @@
-"""The fold, in Spark: one outcome per key of a batch, without collecting anything.
+"""The fold, in the executors: one outcome per key of a batch, without collecting anything.
 
-Most keys need no more than their last change, and the JVM finds it alone. Only keys that met an
-unchanged TOAST column or a change of key go through the pure fold in Python: in hash buckets, and
-those whose key changed together in one group, because their changes depend on each other.
+All changes of a key are in one bucket, so a partition of blocks folds by itself. Most keys need no
+more than their last change, and Arrow finds it alone. Only keys that met an unchanged TOAST column
+or a change of key go through the pure fold in Python; a change of key ties buckets together, so
+then the whole table is folded in one place.
+
+What comes out are Arrow's bytes again, ready for what is done with them: the keys that the mirror
+holds, the rows that are new in it, and the rows that wait for columns from the mirror.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from lake_consumer.columns import TEXT_COLUMN, Columns, LakeColumn
-from lake_consumer.fold import Event, Key, Outcome, Row, fold
+from lake_consumer.fold import Event, Outcome, Row, fold
+from lake_consumer.iceberg.blocks import event_keys, moved_rows, read_ipc, write_ipc
 from lake_consumer.iceberg.decode import row_type
-from lake_consumer.iceberg.names import quote
+from lake_consumer.iceberg.keys import KeyedRows, field, hashable
 from lake_consumer.values import may_be_text
 
-MOVED_TOGETHER = -1
-FOLD_BUCKETS = 8
+FOLDED = pa.schema([("held", pa.binary()), ("rows", pa.binary()), ("healing", pa.binary())])
 
 
-@dataclass(frozen=True)
-class KeyedRows:
-    """How rows of one table are keyed: `columns` of the log's rows, `key` of the table."""
-
-    columns: Columns
-    key: Columns
-
-    def parts(self, row: str) -> list[Column]:
-        """What makes two rows the same row: each key column, and its text where it may be text."""
-        found: list[Column] = []
-        for column in self.key:
-            found.append(field(row, column.name))
-            if may_be_text(column.type):
-                found.append(field(row, TEXT_COLUMN)[column.name])
-        return found
-
-    @property
-    def aliases(self) -> list[str]:
-        return [f"_k{at}" for at in range(sum(1 + may_be_text(c.type) for c in self.key))]
-
-    def keyed(self, rows: DataFrame, row: str, prefix: str = "") -> DataFrame:
-        """Add the key's parts as columns of their own."""
-        pairs = zip(self.aliases, self.parts(row), strict=True)
-        return rows.withColumns({prefix + alias: part for alias, part in pairs})
-
-
-def field(row: str, name: str) -> Column:
-    return F.col(f"{quote(row)}.{quote(name)}" if row else quote(name))
-
-
-def events_of(changes: DataFrame, rows: KeyedRows) -> DataFrame:
-    """Changes with their key; `before` is the row, or key, that an update left behind."""
-    is_delete = F.col("operation") == "DELETE"
-    events = changes.select(
-        "stream_seq",
-        "operation",
-        "unchanged",
-        F.when(is_delete, F.col("old")).otherwise(F.col("new")).alias("row"),
-        F.when(~is_delete, F.col("old")).alias("before"),
-    )
-    events = rows.keyed(events, "row")
-    same = F.lit(True)
-    for alias, part in zip(rows.aliases, rows.parts("before"), strict=True):
-        same = same & F.col(alias).eqNullSafe(part)
-    moved = F.col("before").isNotNull() & ~same
-    return events.withColumn("moved", moved).withColumn(
-        "special", moved | (F.coalesce(F.size("unchanged"), F.lit(0)) > 0)
-    )
-
-
-def outcomes_of(events: DataFrame, rows: KeyedRows, *, special: bool) -> DataFrame:
-    """One row per key: operation, row, kept, base."""
-    if not special:
-        return _last_changes(events, rows)
-    keys = _special_keys(events, rows)
-    marked = events.join(keys, on=_same(rows, "_s"), how="left")
-    simple = marked.where(F.col("together").isNull())
-    bucket = F.when(F.col("together"), F.lit(MOVED_TOGETHER)).otherwise(
-        F.pmod(F.hash(*rows.aliases), F.lit(FOLD_BUCKETS))
-    )
-    folded = (
-        marked.where(F.col("together").isNotNull())
-        .withColumn("bucket", bucket)
-        .select("bucket", "stream_seq", "operation", "unchanged", "row", "before", "moved")
-        .groupBy("bucket")
-        .applyInArrow(_fold_group(rows), outcome_schema(rows.columns))
-    )
-    return _last_changes(simple, rows).unionByName(folded)
-
-
-def _same(rows: KeyedRows, prefix: str) -> list[Column]:
-    return [F.col(alias).eqNullSafe(F.col(prefix + alias)) for alias in rows.aliases]
-
-
-def _special_keys(events: DataFrame, rows: KeyedRows) -> DataFrame:
-    """Keys that need the pure fold; `together` where a change of key ties them to others."""
-    special = events.where("special")
-    own = special.select(*rows.aliases, F.col("moved").alias("together"))
-    left = special.where("moved").select(
-        *[part.alias(a) for a, part in zip(rows.aliases, rows.parts("before"), strict=True)],
-        F.lit(True).alias("together"),
-    )
-    keys = own.unionByName(left).groupBy(*rows.aliases).agg(F.max("together").alias("together"))
-    return keys.withColumnsRenamed({alias: f"_s{alias}" for alias in rows.aliases})
-
-
-def _last_changes(events: DataFrame, rows: KeyedRows) -> DataFrame:
-    last = F.max_by(F.struct("operation", "row"), F.col("stream_seq")).alias("last")
-    empty = F.lit(None)
-    return (
-        events.groupBy(*rows.aliases)
-        .agg(last)
-        .select(
-            "last.operation",
-            "last.row",
-            empty.cast("array<string>").alias("kept"),
-            F.when(F.lit(False), F.col("last.row")).alias("base"),
-        )
-    )
-
-
-def _outcome_arrow(columns: Columns) -> pa.Schema:
+def healing_schema(columns: Columns) -> pa.Schema:
+    """Rows that lack the columns named in `kept`, which the mirror has under the key of `base`."""
     row = row_type(columns)
-    return pa.schema(
-        [
-            ("operation", pa.string()),
-            ("row", row),
-            ("kept", pa.list_(pa.string())),
-            ("base", row),
-        ]
-    )
+    return pa.schema([("row", row), ("kept", pa.list_(pa.string())), ("base", row)])
 
 
-def outcome_schema(columns: Columns) -> Any:
-    return from_arrow_schema(_outcome_arrow(columns), prefer_timestamp_ntz=True)
-
-
-def _fold_group(rows: KeyedRows) -> Callable[[pa.Table], pa.Table]:
-    folding = FoldGroup(rows)
-
-    # Spark counts a function's arguments to choose what it passes, and would count `self`.
-    def fold_group(group: pa.Table) -> pa.Table:
-        return folding.fold(group)
-
-    return fold_group
+def mirror_arrow_schema(columns: Columns) -> pa.Schema:
+    return pa.schema(list(row_type(columns)))
 
 
 @dataclass(frozen=True)
-class FoldGroup:
-    """The pure fold, fed from Arrow; runs in the executors."""
+class Folder:
+    """Folds blocks of one table, for `mapInArrow`: columns `first` and `block` in, `FOLDED` out."""
 
     rows: KeyedRows
+    mirror: Columns
+    above: int
 
-    def fold(self, group: pa.Table) -> pa.Table:
-        changes = sorted(group.to_pylist(), key=lambda change: change["stream_seq"])
-        folded = fold(self._event(change) for change in changes)
-        return pa.Table.from_pylist(
-            [self._outcome(outcome) for outcome in folded.values()],
-            schema=_outcome_arrow(self.rows.columns),
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        found = [
+            (first.as_py(), block.as_buffer())
+            for batch in batches
+            for first, block in zip(batch.column(0), batch.column(1), strict=True)
+        ]
+        if not found:
+            return
+        # Blocks of one bucket do not overlap, so in their order all changes of a key are.
+        found.sort(key=lambda pair: pair[0])
+        changes = pa.concat_tables([read_ipc(block) for _, block in found])
+        fresh = pc.and_(
+            pc.greater(changes["stream_seq"], self.above),
+            pc.not_equal(changes["operation"], "TRUNCATE"),
+        )
+        changes = changes.filter(fresh).combine_chunks()
+        if changes.num_rows:
+            yield self.fold(changes.to_batches()[0])
+
+    def fold(self, changes: pa.RecordBatch) -> pa.RecordBatch:
+        """Fold changes, given in stream order."""
+        parts = event_keys(changes, self.rows)
+        special = self._special(changes, parts)
+        plain = np.flatnonzero(~special)
+        held, rows = [], []
+        healing = None
+        if len(plain):
+            all_plain = len(plain) == len(special)
+            some = changes if all_plain else changes.take(pa.array(plain))
+            kept_parts = parts if all_plain else [p.take(pa.array(plain)) for p in parts]
+            last_held, last_rows = self._last_changes(some, kept_parts)
+            held.append(last_held)
+            rows.append(last_rows)
+        if special.any():
+            folded = self._fold_special(changes.take(pa.array(np.flatnonzero(special))))
+            held.append(folded[0])
+            rows.append(folded[1])
+            healing = folded[2]
+        return pa.RecordBatch.from_pylist(
+            [
+                {
+                    "held": write_ipc(pa.concat_tables(held)),
+                    "rows": write_ipc(pa.concat_tables(rows)),
+                    "healing": write_ipc(healing) if healing is not None else None,
+                }
+            ],
+            schema=FOLDED,
         )
 
-    def _event(self, change: dict[str, Any]) -> Event:
-        cells = self._cells(change["row"])
+    def _special(self, changes: pa.RecordBatch, parts: list[pa.Array]) -> np.ndarray[Any, Any]:
+        """Which changes are of a key that needs the pure fold."""
+        if not self.rows.is_plain:
+            return np.ones(changes.num_rows, dtype=bool)
+        has_unchanged = pc.fill_null(
+            pc.greater(pc.list_value_length(changes["unchanged"]), 0), False
+        )
+        moved = moved_rows(changes, self.rows)
+        itself: np.ndarray[Any, Any] = (
+            np.asarray(has_unchanged.to_numpy(zero_copy_only=False), dtype=bool) | moved
+        )
+        if not itself.any():
+            return itself
+        keys = self.rows.tuples(parts)
+        involved = {keys[at] for at in np.flatnonzero(itself)}
+        left = changes.take(pa.array(np.flatnonzero(moved)))["old"]
+        involved.update(self.rows.tuples(self.rows.arrays(left)))
+        return np.fromiter((key in involved for key in keys), dtype=bool, count=len(keys))
+
+    def _last_changes(
+        self, changes: pa.RecordBatch, parts: list[pa.Array]
+    ) -> tuple[pa.Table, pa.Table]:
+        """The keys that the mirror holds, and the rows that the last changes leave, by key."""
+        names = self.rows.aliases
+        at = pa.array(np.arange(changes.num_rows, dtype=np.int64))
+        keys = pa.table([*parts, at], names=[*names, "at"])
+        found = keys.group_by(names, use_threads=False).aggregate([("at", "min"), ("at", "max")])
+        # Sorted within a file, rows of later batches leave out more of it.
+        found = found.sort_by([(name, "ascending") for name in names])
+        operations = changes["operation"]
+        held = found.filter(pc.not_equal(operations.take(found["at_min"]), "INSERT"))
+        last = found["at_max"]
+        stays = last.filter(pc.not_equal(operations.take(last), "DELETE"))
+        rows = pa.Table.from_struct_array(changes["new"].take(stays.combine_chunks()))
+        return held.select(names).cast(self.rows.schema), self._mirror_rows(rows)
+
+    def _mirror_rows(self, rows: pa.Table) -> pa.Table:
+        return rows.select([*(column.name for column in self.mirror), TEXT_COLUMN])
+
+    def _fold_special(self, changes: pa.RecordBatch) -> tuple[pa.Table, pa.Table, pa.Table | None]:
+        moved = moved_rows(changes, self.rows)
+        events = (
+            self._event(change, bool(is_moved))
+            for change, is_moved in zip(changes.to_pylist(), moved, strict=True)
+        )
+        outcomes = list(fold(events).values())
+        held = [outcome.key for outcome in outcomes if outcome.held]
+        left = [outcome for outcome in outcomes if outcome.row is not None]
+        ready = [self._row(outcome.row) for outcome in left if not outcome.kept]
+        waiting = [self._waiting(outcome) for outcome in left if outcome.kept]
+        columns = self.rows.columns
+        return (
+            self._keys(held),
+            self._mirror_rows(pa.Table.from_pylist(ready, schema=mirror_arrow_schema(columns))),
+            pa.Table.from_pylist(waiting, schema=healing_schema(columns)) if waiting else None,
+        )
+
+    def _keys(self, keys: list[Any]) -> pa.Table:
+        """Keys of cells back to the parts of a key."""
+        schema = self.rows.schema
+        parts: list[list[Any]] = [[] for _ in schema]
+        for key in keys:
+            at = 0
+            for column, (value, text) in zip(self.rows.key, key, strict=True):
+                parts[at].append(_from_hashable(column, value))
+                at += 1
+                if may_be_text(column.type):
+                    parts[at].append(text)
+                    at += 1
+        arrays = [pa.array(part, type=kind) for part, kind in zip(parts, schema.types, strict=True)]
+        return pa.Table.from_arrays(arrays, schema=schema)
+
+    def _event(self, change: dict[str, Any], moved: bool) -> Event:
+        is_delete = change["operation"] == "DELETE"
+        cells = self._cells(change["old" if is_delete else "new"])
         return Event(
             key=self._key(cells),
-            row=None if change["operation"] == "DELETE" else cells,
-            before=self._key(self._cells(change["before"])) if change["moved"] else None,
+            row=None if is_delete else cells,
+            before=self._key(self._cells(change["old"])) if moved else None,
             unchanged=frozenset(change["unchanged"] or ()),
+            inserted=change["operation"] == "INSERT",
         )
 
     def _cells(self, row: Row) -> Row:
@@ -181,20 +187,19 @@ class FoldGroup:
         texts = dict(row[TEXT_COLUMN] or ())
         return {c.name: (row[c.name], texts.get(c.name)) for c in self.rows.columns}
 
-    def _key(self, cells: Row) -> Key:
-        return tuple(_hashable(cells[column.name]) for column in self.rows.key)
+    def _key(self, cells: Row) -> tuple[Any, ...]:
+        return tuple(hashable(cells[column.name]) for column in self.rows.key)
 
-    def _outcome(self, outcome: Outcome) -> dict[str, Any]:
-        gone = outcome.row is None
-        return {
-            "operation": "DELETE" if gone else "UPDATE",
-            "row": self._row(self._key_cells(outcome.key) if gone else outcome.row),
-            "kept": sorted(outcome.kept) or None,
-            "base": self._row(self._key_cells(outcome.base)) if outcome.kept else None,
+    def _waiting(self, outcome: Outcome) -> dict[str, Any]:
+        base = {
+            column.name: (_from_hashable(column, value), text)
+            for column, (value, text) in zip(self.rows.key, _cells_of(outcome.base), strict=True)
         }
-
-    def _key_cells(self, key: Any) -> Row:
-        return {column.name: cell for column, cell in zip(self.rows.key, key, strict=True)}
+        return {
+            "row": self._row(outcome.row),
+            "kept": sorted(outcome.kept),
+            "base": self._row(base),
+        }
 
     def _row(self, cells: Row | None) -> Row:
         cells = cells or {}
@@ -202,30 +207,43 @@ class FoldGroup:
         return {**{name: value for name, (value, _) in cells.items()}, TEXT_COLUMN: texts or None}
 
 
-def _hashable(value: Any) -> Any:
-    if isinstance(value, (list, tuple)):
-        return tuple(_hashable(item) for item in value)
-    return value
+def _from_hashable(column: LakeColumn, value: Any) -> Any:
+    if isinstance(value, tuple):
+        return list(value)
+    is_float = column.type.kind in ("float32", "float64")
+    return math.nan if is_float and value == "NaN" else value
 
 
-def heal(outcomes: DataFrame, mirror: DataFrame, rows: KeyedRows) -> DataFrame:
+def _cells_of(key: Any) -> Iterable[Any]:
+    return key or ()
+
+
+def heal(waiting: DataFrame, mirror: DataFrame, rows: KeyedRows) -> DataFrame:
     """Take kept columns from the mirror's row under the key it had before the batch."""
-    live = mirror.select(F.struct(*[F.col(quote(name)) for name in mirror.columns]).alias("live"))
+    waiting = rows.keyed(waiting, "base", "_b")
+    live = mirror.select(F.struct(*[field("", name) for name in mirror.columns]).alias("live"))
     live = rows.keyed(live, "live", "_m")
-    based = rows.keyed(outcomes, "base", "_b")
     same = [F.col(f"_b{a}").eqNullSafe(F.col(f"_m{a}")) for a in rows.aliases]
-    joined = based.join(live, on=[F.col("base").isNotNull(), *same], how="left")
-    return joined.select("operation", _healed_row(rows.columns, mirror.columns).alias("row"))
+    # The few that wait are sent to every reader of the mirror, which is so read without a shuffle.
+    wanted = waiting.select(*[f"_b{a}" for a in rows.aliases]).distinct()
+    found = live.join(F.broadcast(wanted), on=same, how="inner").drop(
+        *[f"_m{a}" for a in rows.aliases]
+    )
+    found = found.withColumnsRenamed({f"_b{a}": f"_f{a}" for a in rows.aliases})
+    again = [F.col(f"_b{a}").eqNullSafe(F.col(f"_f{a}")) for a in rows.aliases]
+    joined = waiting.join(found, on=again, how="left")
+    return joined.select(*_healed(rows.columns, mirror.columns))
 
 
-def _healed_row(columns: Iterable[LakeColumn], held: list[str]) -> Column:
-    kept = F.coalesce(F.col("kept"), F.array().cast("array<string>"))
+def _healed(columns: Iterable[LakeColumn], held: list[str]) -> list[Column]:
+    kept = F.col("kept")
+    by_name = {column.name: column for column in columns}
     cells = [
-        F.when(F.array_contains(kept, column.name), field("live", column.name))
-        .otherwise(field("row", column.name))
-        .alias(column.name)
-        for column in columns
-        if column.name in held
+        F.when(F.array_contains(kept, name), field("live", name))
+        .otherwise(field("row", name))
+        .alias(name)
+        for name in held
+        if name in by_name
     ]
     empty = F.create_map().cast("map<string,string>")
     own = F.coalesce(field("row", TEXT_COLUMN), empty)
@@ -234,4 +252,4 @@ def _healed_row(columns: Iterable[LakeColumn], held: list[str]) -> Column:
         F.map_filter(own, lambda name, _: ~F.array_contains(kept, name)),
         F.map_filter(theirs, lambda name, _: F.array_contains(kept, name)),
     )
-    return F.struct(*cells, F.when(F.size(texts) > 0, texts).alias(TEXT_COLUMN))
+    return [*cells, F.when(F.size(texts) > 0, texts).alias(TEXT_COLUMN)]

@@ -6,23 +6,27 @@ between them can be taken again.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from lake_consumer.columns import Columns
+from lake_consumer.iceberg.blocks import Facts, OpenBlocks, TablePlan
 from lake_consumer.iceberg.decode import Decoder, log_arrow_schema
 from lake_consumer.iceberg.following import ShapeFollower
-from lake_consumer.iceberg.mirror import Facts, MirrorWriter, fact_columns
+from lake_consumer.iceberg.keys import KeyedRows
+from lake_consumer.iceberg.mirror import MirrorWriter
 from lake_consumer.iceberg.names import log_of, mirror_of
-from lake_consumer.iceberg.outcomes import KeyedRows, events_of
 from lake_consumer.iceberg.tables import LakeTables, Table
 from lake_consumer.logs import warn
-from lake_consumer.shapes import ShapeBook
+from lake_consumer.shapes import ShapeBook, held_revision
 from schemas.names import TableName
 from schemas.shapes import TableShape
+
+BUCKET_ROWS = 25_000
+MAX_BUCKETS = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,40 +49,87 @@ class TableApplier:
         self._shapes = shapes
         self._table = table
         self._follower = ShapeFollower(tables, shapes, table)
-        self._writer = MirrorWriter(spark, mirror_of(table).sql)
+        self._writer = MirrorWriter(spark, tables, mirror_of(table).sql)
         self._log_sql = log_of(table).sql
+        self._log: Table | None = None
+        self._mirror: Table | None = None
+        self._known: dict[int, TableShape] = {}
+        self._columns: Columns = ()
+        self._buckets = 1
+        self._rows: int | None = None
         self._warned = False
 
-    def apply(self, messages: DataFrame, revisions: set[int]) -> Cut:
-        """Bring the table's messages of one batch into its log and its mirror."""
+    def learn_held(self) -> None:
+        """Learn the shape the log has: its announcement may lie far back in the stream."""
         self._follower.learn_held()
-        shapes = self._shapes.find_all(self._table, revisions)
-        newest = max(shapes)
-        log = self._follower.open_log(shapes)
-        mirror = self._open_mirror(shapes[newest], newest)
-        columns = self._tables.columns(log, "new")
-        changes = messages.mapInArrow(
-            Decoder(columns, shapes),
-            from_arrow_schema(log_arrow_schema(columns), prefer_timestamp_ntz=True),
-        ).persist()
-        try:
-            if mirror is None:
-                logged = self._write_log(log, changes)
-            else:
-                rows = KeyedRows(columns, _key(shapes[newest], columns))
-                logged = self._write_both(log, mirror, changes, rows)
-        finally:
-            changes.unpersist()
+
+    def follow_held(self) -> None:
+        """Know the shape that the log has, where there is one."""
+        held = self._follower.learn_held()
+        if held is not None:
+            self.follow([held])
+
+    def follow(self, revisions: Iterable[int]) -> None:
+        """Lead the log through these revisions, which the book of shapes knows."""
+        new = set(revisions) - self._known.keys()
+        if not new:
+            return
+        self._known |= self._shapes.find_all(self._table, new)
+        self._log = self._follower.open_log(dict(sorted(self._known.items())))
+        self._columns = self._tables.columns(self._log, "new")
+
+    def plan(self, messages: int) -> TablePlan | None:
+        """How the executors decode this table's part of so many messages; None if not at all."""
+        if not self._known:
+            return None
+        expected = messages if self._rows is None else min(messages, 2 * self._rows)
+        self._buckets = max(1, min(MAX_BUCKETS, expected // BUCKET_ROWS))
+        return TablePlan(Decoder(self._columns, dict(self._known)), self._keyed(), self._buckets)
+
+    @property
+    def _newest(self) -> TableShape:
+        return self._known[max(self._known)]
+
+    def _keyed(self) -> KeyedRows | None:
+        by_position = {column.position: column for column in self._columns}
+        key = tuple(by_position[column.position] for column in self._newest.key)
+        return KeyedRows(self._columns, key) if key else None
+
+    def apply(self, blocks: DataFrame, facts: Facts) -> Cut:
+        """Bring the table's blocks of one batch into its log and its mirror."""
+        self._rows = facts.rows
+        log = self._append(blocks, facts)
+        mirror = self._open_mirror(facts.revision)
+        keyed = self._keyed()
+        if mirror is not None and keyed is not None:
+            self._writer.write(mirror, blocks, facts, keyed, self._buckets)
         return Cut(
             table=self._table,
-            changes=logged,
+            changes=facts.rows,
             snapshot_id=_snapshot(mirror),
             changes_snapshot_id=_snapshot(log),
         )
 
-    def _open_mirror(self, shape: TableShape, revision: int) -> Table | None:
+    def _append(self, blocks: DataFrame, facts: Facts) -> Table:
+        log = self._log
+        if log is None:
+            raise LookupError(f"{self._table} was given changes before its shape")
+        mark = self._tables.watermark(log).stream_sequence
+        if facts.last > mark:
+            schema = from_arrow_schema(log_arrow_schema(self._columns), prefer_timestamp_ntz=True)
+            opened = blocks.select("block").mapInArrow(OpenBlocks(mark), schema)
+            opened.writeTo(self._log_sql).append()
+            log.refresh()
+        return log
+
+    def _open_mirror(self, revision: int) -> Table | None:
+        shape = self._known[revision]
         if shape.key:
-            return self._follower.open_mirror(shape, revision)
+            if self._mirror is None or revision > held_revision(
+                self._tables.properties(self._mirror)
+            ):
+                self._mirror = self._follower.open_mirror(shape, revision)
+            return self._mirror
         if not self._warned:
             warn(
                 "the table has no key, so only its change log is kept",
@@ -87,42 +138,6 @@ class TableApplier:
             )
             self._warned = True
         return None
-
-    def _write_log(self, log: Table, changes: DataFrame) -> int:
-        mark = self._tables.watermark(log).stream_sequence
-        logged = changes.where(F.col("stream_seq") > mark).count()
-        self._append(log, changes, mark, logged)
-        return logged
-
-    def _write_both(self, log: Table, mirror: Table, changes: DataFrame, rows: KeyedRows) -> int:
-        log_mark = self._tables.watermark(log).stream_sequence
-        mirror_mark = self._tables.watermark(mirror).stream_sequence
-        events = events_of(changes, rows)
-        logged, facts = _read_facts(events, rows, log_mark, mirror_mark)
-        self._append(log, changes, log_mark, logged)
-        names = [column.name for column in self._tables.columns(mirror)]
-        self._writer.write(events, mirror_mark, facts, rows, names)
-        mirror.refresh()
-        return logged
-
-    def _append(self, log: Table, changes: DataFrame, mark: int, logged: int) -> None:
-        if logged:
-            changes.where(F.col("stream_seq") > mark).writeTo(self._log_sql).append()
-            log.refresh()
-
-
-def _read_facts(
-    events: DataFrame, rows: KeyedRows, log_mark: int, mirror_mark: int
-) -> tuple[int, Facts]:
-    """Learn in one job what both writes need to know; it also fills the cache they read."""
-    logged = F.count_if(F.col("stream_seq") > log_mark).alias("logged")
-    found = events.agg(logged, *fact_columns(rows, mirror_mark)).collect()[0].asDict()
-    return found.pop("logged"), Facts(**found)
-
-
-def _key(shape: TableShape, columns: Columns) -> Columns:
-    by_position = {column.position: column for column in columns}
-    return tuple(by_position[column.position] for column in shape.key)
 
 
 def _snapshot(table: Table | None) -> int | None:

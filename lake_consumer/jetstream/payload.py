@@ -5,8 +5,10 @@ from __future__ import annotations
 import threading
 
 from nats.aio.client import Client
+from nats.errors import ConnectionClosedError, NoRespondersError
+from nats.errors import TimeoutError as NatsTimeoutError
 
-from lake_consumer.errors import UndecodableMessage
+from lake_consumer.errors import NatsUnreachable, UndecodableMessage
 from schemas.codecs import CONTENT_ENCODING, OVERSIZE, BadPayload
 from schemas.compression import Expander, is_compressed
 from schemas.streams import DICTIONARIES_BUCKET, OVERSIZE_STORE
@@ -39,10 +41,20 @@ async def body_of(
     return body
 
 
+_TROUBLE = (OSError, TimeoutError, ConnectionClosedError, NatsTimeoutError, NoRespondersError)
+"""Failures of the connection, which say nothing about the message."""
+
+
+def _unreachable(what: str, error: Exception) -> NatsUnreachable:
+    return NatsUnreachable(f"{what} could not be fetched: {error or type(error).__name__}")
+
+
 async def _fetch(client: Client, name: str) -> bytes:
     try:
         store = await client.jetstream().object_store(OVERSIZE_STORE.name)
         found = await store.get(name)
+    except _TROUBLE as error:
+        raise _unreachable(f"object {name}", error) from error
     except Exception as error:
         raise UndecodableMessage(
             f"a change too large for one message is missing: object {name} of store "
@@ -66,6 +78,8 @@ async def _dictionary(client: Client, key: str) -> bytes:
     try:
         bucket = await client.jetstream().key_value(DICTIONARIES_BUCKET.name)
         found = await bucket.get(key)
+    except _TROUBLE as error:
+        raise _unreachable(f"dictionary {key}", error) from error
     except Exception as error:
         raise UndecodableMessage(
             f"dictionary {key} of bucket {DICTIONARIES_BUCKET.name} is missing "

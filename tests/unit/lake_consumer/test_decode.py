@@ -4,7 +4,6 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from lake_consumer.columns import columns_of
@@ -41,15 +40,9 @@ def shape(types: dict[str, str], first: int = 1) -> TableShape:
 def decode(*changes: dict[str, Any], codec: str = "msgpack", **shapes: Any) -> list[dict[str, Any]]:
     known = shapes.get("shapes", {1: shape(TYPES)})
     columns = columns_of(known[max(known)])
-    bodies = [CODECS[codec].encode({**PLACE, **change}) for change in changes]  # type: ignore[index]
-    batch = pa.RecordBatch.from_pydict(
-        {
-            "stream_seq": list(range(1, len(bodies) + 1)),
-            "codec": [codec] * len(bodies),
-            "body": bodies,
-        }
-    )
-    [decoded] = Decoder(columns, known)(iter([batch]))
+    coder = CODECS[codec]  # type: ignore[index]
+    sent = [coder.decode(coder.encode({**PLACE, **change})) for change in changes]
+    decoded = Decoder(columns, known).decode(range(1, len(sent) + 1), sent)
     rows: list[dict[str, Any]] = decoded.to_pylist()
     return rows
 
