@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks import compression, drain, growth, snapshot, steady
+from benchmarks import compression, drain, growth, lake, snapshot, steady
 from benchmarks.scenario import Family, Scenario
 
 FAMILIES: tuple[Family, ...] = (
@@ -12,6 +12,7 @@ FAMILIES: tuple[Family, ...] = (
     growth.OVER_TABLES,
     snapshot.FAMILY,
     compression.FAMILY,
+    lake.FAMILY,
 )
 
 SCENARIOS: dict[str, Scenario] = {

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event
 
-from lake_consumer.batches import Batch, BatchLimits, plan_batch
+from lake_consumer.batches import Batch, BatchLimits, Pace, plan_batch
 from lake_consumer.config import LakeConfig
 from lake_consumer.errors import StreamMissing
 from lake_consumer.iceberg.lake import Applied, Lake
@@ -85,7 +85,13 @@ def _open(
     began = time.monotonic()
     spark = open_session(session_options(config, short=short))
     on_ready()
-    lake = Lake(spark, config.nats, stream.shape, side_by_side=config.side_by_side)
+    lake = Lake(
+        spark,
+        config.nats,
+        stream.shape,
+        side_by_side=config.side_by_side,
+        dead_letters=config.dead_letters,
+    )
     follower = Follower(config.limits, stream, lake)
     stream.ensure_durable()
     info("ready", seconds=time.monotonic() - began, applied=follower.applied)
@@ -96,7 +102,7 @@ class Follower:
     """Applies one batch after another, from where the tables say they are."""
 
     def __init__(self, limits: BatchLimits, stream: CdcStream, lake: Lake) -> None:
-        self._limits = limits
+        self._pace = Pace(limits)
         self._stream = stream
         self._lake = lake
         cuts, tables = lake.watermarks()
@@ -116,6 +122,7 @@ class Follower:
         self._stream.move_durable(batch.last)
         self.applied = batch.last
         self._interrupted_end = None
+        self._pace.applied(batch.messages, max(0, state.last - batch.last))
         _report(batch, applied, state, time.monotonic() - began)
         return True
 
@@ -125,7 +132,7 @@ class Follower:
             info("taking an interrupted batch again", first=first, last=self._interrupted_end)
             count = self._interrupted_end - first + 1
             return plan_batch(first, self._interrupted_end, count, self._stream.look)
-        return plan_batch(first, newest, self._limits.messages(state.mean_bytes), self._stream.look)
+        return plan_batch(first, newest, self._pace.messages(state.mean_bytes), self._stream.look)
 
 
 def _report(batch: Batch, applied: Applied, state: StreamState, seconds: float) -> None:

@@ -19,13 +19,36 @@ from itertools import pairwise
 class BatchLimits:
     """How much one lake commit may hold; a single larger transaction is still taken whole."""
 
-    max_messages: int = 200_000
+    max_messages: int = 1_000_000
     max_bytes: int = 256 << 20
+    first_messages: int = 200_000
 
     def messages(self, mean_bytes: float) -> int:
         """How many messages of this mean size fit, at least one."""
         fit = int(self.max_bytes / mean_bytes) if mean_bytes > 0 else self.max_messages
         return max(1, min(self.max_messages, fit))
+
+
+class Pace:
+    """How many messages the next batch takes: more and more, while there is a backlog.
+
+    A commit has a fixed cost per table, so large batches are the quicker ones; but the first is not
+    made to wait for all of them, and who keeps up has small ones anyway.
+    """
+
+    def __init__(self, limits: BatchLimits) -> None:
+        self._limits = limits
+        self._wish = limits.first_messages
+
+    def messages(self, mean_bytes: float) -> int:
+        return min(self._wish, self._limits.messages(mean_bytes))
+
+    def applied(self, messages: int, behind: int) -> None:
+        """Learn that a batch was applied, and how many messages were waiting behind it."""
+        if behind > messages:
+            self._wish = min(2 * self._wish, max(self._wish, self._limits.max_messages))
+        elif behind == 0:
+            self._wish = self._limits.first_messages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

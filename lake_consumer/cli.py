@@ -178,7 +178,10 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         if option.flag is not None:
             default = f", default {option.default}" if option.default else ""
             text = f"{option.help} ({option.env}{default})".replace("%", "%%")
-            parser.add_argument(option.flag, dest=option.name, metavar="VALUE", help=text)
+            more: dict[str, Any] = {"metavar": "VALUE"}
+            if option.switch:
+                more = {"action": "store_const", "const": "true"}
+            parser.add_argument(option.flag, dest=option.name, help=text, **more)
     parser.add_argument(
         "--spark-conf",
         action="append",

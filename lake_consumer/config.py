@@ -11,7 +11,7 @@ from lake_consumer.batches import BatchLimits
 from lake_consumer.catalogs import CatalogUri
 from lake_consumer.errors import BadOption
 from lake_consumer.natsoptions import NATS_OPTIONS, NatsOptions, nats_options
-from lake_consumer.options import Numbers, Option, read_values
+from lake_consumer.options import Numbers, Option, read_switch, read_values
 
 _MEBIBYTE = 1 << 20
 
@@ -36,8 +36,9 @@ OPTIONS = (
         name="max_messages",
         flag="--max-messages",
         env="LAKE_MAX_MESSAGES",
-        default="200000",
-        help="messages per lake commit, at most; a larger transaction is taken whole",
+        default="1000000",
+        help="messages per lake commit, at most, which a long backlog grows to; a larger "
+        "transaction is taken whole",
     ),
     Option(
         name="max_mib",
@@ -59,6 +60,15 @@ OPTIONS = (
         env="LAKE_SIDE_BY_SIDE",
         default="4",
         help="tables written at the same time",
+    ),
+    Option(
+        name="dead_letter",
+        flag="--dead-letter",
+        env="LAKE_DEAD_LETTER",
+        default="false",
+        switch=True,
+        help="store messages that cannot be applied in stream DEAD, on dead.{subject}, and go on "
+        "without them, instead of stopping",
     ),
     Option(
         name="spark_master",
@@ -87,6 +97,7 @@ class LakeConfig:
     limits: BatchLimits
     interval_seconds: float
     side_by_side: int
+    dead_letters: bool
     spark_master: str
     driver_memory: str
     spark_conf: Mapping[str, str]
@@ -108,10 +119,15 @@ def read_config(
         ),
         interval_seconds=number("interval", float),
         side_by_side=number("side_by_side", int),
+        dead_letters=read_switch(_option("dead_letter"), values["dead_letter"]),
         spark_master=values["spark_master"] or "",
         driver_memory=values["driver_memory"] or "",
         spark_conf=spark_conf,
     )
+
+
+def _option(name: str) -> Option:
+    return next(option for option in OPTIONS if option.name == name)
 
 
 def _warehouse(text: str) -> str:

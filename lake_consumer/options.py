@@ -24,6 +24,8 @@ class Option:
     default: str | None = None
     flag: str | None = None
     secret: bool = False
+    switch: bool = False
+    """Whether the flag alone says yes."""
 
 
 Values = Mapping[str, str | None]
@@ -52,6 +54,19 @@ def _find(option: Option, flags: Mapping[str, Any], environ: Mapping[str, str]) 
                 advice=f"Correct the path, or set {option.env} itself.",
             ) from error
     return option.default
+
+
+_YES, _NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0", "")
+
+
+def read_switch(option: Option, text: str | None) -> bool:
+    """Whether a switch is on."""
+    said = (text or "").lower()
+    if said not in (*_YES, *_NO):
+        raise BadOption(
+            f"{text!r} is neither true nor false", advice=f"Correct {option.flag} ({option.env})."
+        )
+    return said in _YES
 
 
 N = TypeVar("N", int, float)

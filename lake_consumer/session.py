@@ -60,7 +60,12 @@ def session_settings(options: SessionOptions, log4j: Path) -> dict[str, str]:
         "spark.sql.caseSensitive": "true",
         "spark.sql.shuffle.partitions": "8",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+        # A batch that waits for busy machines is late, not wrong.
+        "spark.sql.broadcastTimeout": "3600",
         "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "true",
+        # A cached row is a block of one table: each by itself, so that tables find theirs alone.
+        "spark.sql.inMemoryColumnarStorage.batchSize": "1",
+        **_workers(options.master),
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
         "spark.sql.catalog.lake.cache-enabled": "false",
@@ -68,6 +73,12 @@ def session_settings(options: SessionOptions, log4j: Path) -> dict[str, str]:
         **{f"spark.sql.catalog.lake.{k}": v for k, v in options.catalog.spark().items()},
         **options.extra,
     }
+
+
+def _workers(master: str) -> dict[str, str]:
+    # On a cluster the package comes with the job, after the machines' daemons have started.
+    local = master.startswith("local")
+    return {"spark.python.daemon.module": "lake_consumer.workers"} if local else {}
 
 
 def _java_options(log4j: Path, *, short: bool) -> str:

@@ -16,6 +16,10 @@ CONTENT_TYPE = "Content-Type"
 CONTENT_ENCODING = "Content-Encoding"
 ZSTD_DICTIONARY = "Zstd-Dictionary"
 OVERSIZE = "Oversize"
+CONTRACT_VERSION = "Contract-Version"
+"""Which version of the contract a message follows; without it, the first."""
+
+KNOWN_VERSION = "1"
 
 
 class BadPayload(ValueError):
@@ -82,7 +86,13 @@ _BY_CONTENT_TYPE = {codec.content_type: codec for codec in CODECS.values()}
 
 def codec_for(headers: Mapping[str, str] | None) -> Codec:
     """Choose by Content-Type; a message without one is MessagePack."""
-    name = (headers or {}).get(CONTENT_TYPE, MSGPACK.content_type)
+    headers = headers or {}
+    version = headers.get(CONTRACT_VERSION, KNOWN_VERSION)
+    if version != KNOWN_VERSION:
+        raise BadPayload(
+            f"it follows version {version} of the contract, and this reader knows {KNOWN_VERSION}"
+        )
+    name = headers.get(CONTENT_TYPE, MSGPACK.content_type)
     try:
         return _BY_CONTENT_TYPE[name]
     except KeyError:

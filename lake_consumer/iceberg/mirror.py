@@ -71,6 +71,7 @@ class MirrorWriter:
         self, mirror: Table, blocks: DataFrame, facts: Facts, rows: KeyedRows, buckets: int
     ) -> None:
         """Bring a table's blocks into its mirror, as far as they are above its mark."""
+        mirror.refresh()
         mark = self.tables.watermark(mirror).stream_sequence
         plan = plan_write(facts, mark, is_empty=mirror.currentSnapshot() is None)
         if plan is Write.NOTHING:

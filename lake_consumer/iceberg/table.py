@@ -114,6 +114,8 @@ class TableApplier:
         log = self._log
         if log is None:
             raise LookupError(f"{self._table} was given changes before its shape")
+        # Maintenance moves a table on; another consumer may even have applied this very batch.
+        log.refresh()
         mark = self._tables.watermark(log).stream_sequence
         if facts.last > mark:
             schema = from_arrow_schema(log_arrow_schema(self._columns), prefer_timestamp_ntz=True)

@@ -45,6 +45,7 @@ async def ensure_dead_stream(client: Client) -> None:
 async def send_dead_letter(client: Client, stream: str, sequence: int, reason: str) -> None:
     """Store a message among the dead letters, or raise: it must not be left out unseen."""
     js = client.jetstream()
+    await ensure_dead_stream(client)
     found = await js.get_msg(stream, seq=sequence)
     headers = {
         **(found.headers or {}),

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import zstandard
 from nats.aio.client import Client
+from nats.js import JetStreamContext
 from pyspark.sql import SparkSession
 
 from lake_consumer.app import Follower
@@ -18,13 +20,14 @@ from lake_consumer.iceberg.lake import Lake
 from lake_consumer.iceberg.names import log_of, mirror_of
 from lake_consumer.iceberg.reading import open_catalog
 from lake_consumer.jetstream.connection import connect
+from lake_consumer.jetstream.deadletters import DEAD_STREAM, REASON, SEQUENCE
 from lake_consumer.jetstream.stream import CdcStream
 from lake_consumer.natsoptions import NatsOptions
-from schemas.codecs import CODECS, CONTENT_TYPE
+from schemas.codecs import CODECS, CONTENT_ENCODING, CONTENT_TYPE, OVERSIZE
 from schemas.events import Change, Event, LogicalMessage, Place, ShapeChange, iso_timestamp
 from schemas.names import TableName
 from schemas.shapes import Column, ReplicaIdentity, TableShape
-from schemas.streams import CDC_STREAM, LAKE_CONSUMER
+from schemas.streams import CDC_STREAM, LAKE_CONSUMER, OVERSIZE_STORE
 from schemas.subjects import Operation
 from schemas.types import parse_type
 from schemas.values import Format
@@ -86,6 +89,52 @@ def logical_message(prefix: str) -> LogicalMessage:
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class RawMessage:
+    """Bytes that somebody published under `cdc.`, whatever they are."""
+
+    subject: str
+    body: bytes
+    headers: dict[str, str] = field(default_factory=dict)
+    place: Place = _PLACE
+
+    @property
+    def msg_id(self) -> str:
+        return f"{self.place.lsn:x}-raw"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Encoded:
+    """A change in another form than the stream's own."""
+
+    event: Change
+    format: Format
+    compressed: bool = False
+    oversize: str | None = None
+    place: Place = _PLACE
+
+    @property
+    def subject(self) -> str:
+        return self.event.subject
+
+    @property
+    def msg_id(self) -> str:
+        return replace(self.event, place=self.place).msg_id
+
+
+Sendable = Event | RawMessage | Encoded
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A message that the lake left out."""
+
+    sequence: int
+    subject: str
+    reason: str
+    body: bytes
+
+
 @dataclass
 class HandMadeStream:
     """Writes transactions to the CDC stream as the bridge would."""
@@ -93,15 +142,15 @@ class HandMadeStream:
     url: str
     format: Format = "msgpack"
     lsn: int = 1_000
-    events: list[Event] = field(default_factory=list)
+    events: list[Sendable] = field(default_factory=list)
     access: NatsOptions | None = None
 
     async def connect(self) -> Client:
         return await connect(self.access or NatsOptions(url=self.url))
 
-    def commit(self, *parts: Event) -> int:
+    def commit(self, *parts: Sendable) -> int:
         """Add one transaction; gives its commit LSN. Nothing is sent before `send`."""
-        placed: list[Event] = []
+        placed: list[Sendable] = []
         ordinal = 0
         commit_lsn = self.lsn + len(parts) * 10
         counted = [part for part in parts if not isinstance(part, ShapeChange)]
@@ -125,17 +174,65 @@ class HandMadeStream:
         events, self.events = self.events, []
         return asyncio.run(self._send(events))
 
-    async def _send(self, events: list[Event]) -> int:
-        codec = CODECS[self.format]
+    async def _send(self, events: list[Sendable]) -> int:
         client = await self.connect()
         js = client.jetstream()
         await js.add_stream(name=CDC_STREAM.name, subjects=list(CDC_STREAM.subjects))
         for event in events:
-            headers = {"Nats-Msg-Id": event.msg_id, CONTENT_TYPE: codec.content_type}
-            await js.publish(event.subject, codec.encode(event.to_map()), headers=headers)
+            body, headers = await self._form(js, event)
+            await js.publish(event.subject, body, headers={"Nats-Msg-Id": event.msg_id, **headers})
         last: int = (await js.stream_info(CDC_STREAM.name)).state.last_seq
         await client.close()
         return last
+
+    async def _form(self, js: JetStreamContext, event: Sendable) -> tuple[bytes, dict[str, str]]:
+        if isinstance(event, RawMessage):
+            return event.body, event.headers
+        codec, plain = CODECS[self.format], event
+        if isinstance(event, Encoded):
+            codec, plain = CODECS[event.format], replace(event.event, place=event.place)
+        assert not isinstance(plain, Encoded)
+        body = codec.encode(plain.to_map())
+        headers = {CONTENT_TYPE: codec.content_type}
+        if isinstance(event, Encoded) and event.compressed:
+            body = zstandard.ZstdCompressor().compress(body)
+            headers[CONTENT_ENCODING] = "zstd"
+        if isinstance(event, Encoded) and event.oversize:
+            store = await js.create_object_store(OVERSIZE_STORE.name)
+            await store.put(event.oversize, body)
+            body, headers[OVERSIZE] = b"", event.oversize
+        return body, headers
+
+    def delete(self) -> None:
+        """Delete the whole stream, to begin another."""
+
+        async def delete() -> None:
+            client = await self.connect()
+            await client.jetstream().delete_stream(CDC_STREAM.name)
+            await client.close()
+
+        asyncio.run(delete())
+
+    def dead_letters(self) -> list[DeadLetter]:
+        """What the lake left out, in order."""
+
+        async def read() -> list[DeadLetter]:
+            client = await self.connect()
+            js = client.jetstream()
+            count = (await js.stream_info(DEAD_STREAM)).state.messages
+            found = [await js.get_msg(DEAD_STREAM, seq=seq) for seq in range(1, count + 1)]
+            await client.close()
+            return [
+                DeadLetter(
+                    int((letter.headers or {})[SEQUENCE]),
+                    str(letter.subject),
+                    (letter.headers or {})[REASON],
+                    letter.data or b"",
+                )
+                for letter in found
+            ]
+
+        return asyncio.run(read())
 
     def forget(self, sequence: int, *, before: bool = False) -> None:
         """Delete one message, or everything before it, as age or an administrator would."""
@@ -179,11 +276,17 @@ class LakeRig:
         for key, value in settings.items():
             self.spark.conf.set(f"spark.sql.catalog.lake.{key}", value)
 
-    def drain(self, max_messages: int = 10_000, lake_class: type[Lake] = Lake) -> int:
+    def drain(
+        self,
+        max_messages: int = 10_000,
+        lake_class: type[Lake] = Lake,
+        *,
+        dead_letters: bool = False,
+    ) -> int:
         """Follow the stream to its end; gives how many batches that took."""
         with closing(CdcStream(self.nats)) as stream:
             stream.ensure_durable()
-            lake = lake_class(self.spark, self.nats, stream.shape)
+            lake = lake_class(self.spark, self.nats, stream.shape, dead_letters=dead_letters)
             follower = Follower(BatchLimits(max_messages=max_messages), stream, lake)
             batches = 0
             while follower.step(None):
@@ -208,6 +311,11 @@ class LakeRig:
         table = open_catalog(self.catalog, self.warehouse).load_table(name)
         rows: list[dict[str, Any]] = table.scan().to_arrow().to_pylist()
         return rows
+
+    def branches(self, name: str) -> set[str]:
+        """The references to the table's snapshots, main among them."""
+        table = open_catalog(self.catalog, self.warehouse).load_table(name)
+        return set(table.metadata.refs)
 
     def versions(self, name: str) -> int:
         table = open_catalog(self.catalog, self.warehouse).load_table(name)

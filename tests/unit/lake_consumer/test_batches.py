@@ -5,6 +5,7 @@ import pytest
 from lake_consumer.batches import (
     BatchLimits,
     Mark,
+    Pace,
     describe_gaps,
     plan_batch,
     split_range,
@@ -106,3 +107,16 @@ def test_missing_sequences_are_named_for_a_person() -> None:
     """Thousands of ranges would bury the message."""
     assert describe_gaps([(5, 7), (9, 9)]) == "5-7, 9"
     assert describe_gaps([(n, n) for n in range(7)]).endswith("and 2 more ranges")
+
+
+def test_batches_grow_while_there_is_a_backlog() -> None:
+    """Large ones are quicker, and who keeps up does not wait for one."""
+    pace = Pace(BatchLimits(max_messages=1_000, max_bytes=10_000, first_messages=100))
+    sizes = []
+    for behind in (5_000, 5_000, 5_000, 5_000, 50, 0):
+        sizes.append(pace.messages(10.0))
+        pace.applied(sizes[-1], behind)
+
+    assert sizes == [100, 200, 400, 800, 1_000, 1_000]
+    assert pace.messages(10.0) == 100
+    assert pace.messages(1_000.0) == 10

@@ -1,0 +1,181 @@
+"""From decoded messages to blocks and back, and the fold of blocks: pure of Spark and servers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from lake_consumer.columns import columns_of
+from lake_consumer.fold import Event, fold
+from lake_consumer.iceberg.blocks import BLOCKS, BlockMaker, Facts, OpenBlocks, TablePlan, read_ipc
+from lake_consumer.iceberg.decode import Decoder
+from lake_consumer.iceberg.keys import KeyedRows
+from lake_consumer.iceberg.outcomes import Folder
+from tests.support.lake import make_shape
+
+PLACE = {
+    "lsn": 1, "commit_lsn": 2, "commit_ts": "2025-12-08T13:45:21.719719Z", "xid": 3, "seq": 0,
+    "last": True, "schema_revision": 1, "msg_id": "1-t-insert",
+}  # fmt: skip
+
+
+def keyed(kind: str = "int64") -> KeyedRows:
+    columns = columns_of(make_shape("t", {"id": kind, "v": "text", "big": "text"}))
+    return KeyedRows(columns, columns[:1])
+
+
+def plan(kind: str = "int64", buckets: int = 1) -> TablePlan:
+    shape = make_shape("t", {"id": kind, "v": "text", "big": "text"})
+    return TablePlan(Decoder(columns_of(shape), {1: shape}), keyed(kind), buckets)
+
+
+def message(operation: str, data: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {**PLACE, "operation": operation, "data": data, **more}
+
+
+def make(maker: BlockMaker, messages: list[dict[str, Any]], first: int = 1) -> pa.RecordBatch:
+    for sequence, one in enumerate(messages, first):
+        maker.add(sequence, f"cdc.t.{one['operation'].lower()}".encode(), one, 10)
+    assert maker.decode(all=True) == []
+    [batch] = list(maker.emit())
+    return batch
+
+
+def row(key: Any, v: str = "v", big: str = "b") -> dict[str, Any]:
+    return {"id": key, "v": v, "big": big}
+
+
+def test_facts_say_what_the_blocks_hold() -> None:
+    """The driver decides by them alone."""
+    messages = [
+        message("INSERT", row(5)),
+        message("TRUNCATE", {}),
+        message("INSERT", row(7)),
+        message("UPDATE", {"id": 9, "v": "x"}, key={"id": 7}, unchanged=["big"]),
+        message("DELETE", {"id": -3, "v": None, "big": None}),
+    ]
+
+    blocks = make(BlockMaker({"t": plan(buckets=3)}), messages, first=10)
+
+    facts = Facts.of(blocks.to_pylist())
+    assert facts == Facts(
+        first=10, last=14, rows=5, bytes=50, inserts=2, truncated=11, unchanged=True, moved=True,
+        lowest=-3, highest=9, revision=1,
+    )  # fmt: skip
+    opened = pa.Table.from_batches(list(OpenBlocks(11)([blocks.select(["block"])])))
+    assert sorted(opened["stream_seq"].to_pylist()) == [12, 13, 14]
+
+
+@pytest.mark.parametrize("kind", ["int64", "text", "float64"])
+def test_all_changes_of_a_key_are_in_one_bucket(kind: str) -> None:
+    """Whichever range of the stream, and whichever executor, they were read in."""
+    keys: list[Any] = [1, 2, 3, 400, -5] if kind != "text" else ["a", "", "é", "b" * 99, "c"]
+    found: dict[Any, set[int]] = {}
+    for _ in range(2):
+        blocks = make(
+            BlockMaker({"t": plan(kind, buckets=4)}), [message("INSERT", row(k)) for k in keys]
+        )
+        for block in blocks.to_pylist():
+            for new in read_ipc(block["block"])["new"].to_pylist():
+                found.setdefault(new["id"], set()).add(block["bucket"])
+
+    assert len(found) == len(keys)
+    assert all(len(buckets) == 1 for buckets in found.values())
+
+
+def test_an_unknown_revision_is_asked_for_and_a_lost_one_refused() -> None:
+    change = message("INSERT", row(1), schema_revision=9)
+    lacking = make(BlockMaker({"t": plan()}), [change])
+
+    assert [(r["token"], r["revision"], r["first"]) for r in lacking.to_pylist()] == [("t", 9, 1)]
+    assert lacking.schema == BLOCKS
+    maker = BlockMaker({"t": plan()}, frozenset({("t", 9)}))
+    maker.add(1, b"cdc.t.insert", change, 10)
+    maker.add(2, b"cdc.t.insert", message("INSERT", row(2)), 10)
+    [refused] = maker.decode(all=True)
+    assert refused.sequence == 1
+    assert "revision 9" in refused.reason
+    [left] = list(maker.emit())
+    assert left["rows"].to_pylist() == [1]
+
+
+def test_one_bad_value_among_many_is_found() -> None:
+    """A column is read at once; what it refuses must still be one message."""
+    maker = BlockMaker({"t": plan()})
+    for sequence in range(1, 101):
+        value: Any = "x" if sequence == 37 else sequence
+        maker.add(sequence, b"cdc.t.insert", message("INSERT", row(value)), 10)
+
+    [refused] = maker.decode(all=True)
+
+    assert refused.sequence == 37
+    assert refused.subject == "cdc.t.insert"
+    with pytest.raises(ValueError, match="not a subject"):
+        maker.add(101, b"cdc.t.upsert", message("INSERT", row(1)), 10)
+
+
+def histories(seed: int, kind: str) -> Iterator[dict[str, Any]]:
+    """Changes as PostgreSQL would send them of a table of a few keys."""
+    dice = random.Random(seed)
+    spell = {"int64": int, "text": str, "float64": float}[kind]
+    there: set[int] = set()
+    for number in range(200):
+        key = dice.randrange(12)
+        if key not in there:
+            there.add(key)
+            yield message("INSERT", row(spell(key), f"v{number}", f"b{number}"))
+            continue
+        draw = dice.random()
+        if draw < 0.2:
+            there.remove(key)
+            yield message("DELETE", {"id": spell(key), "v": None, "big": None})
+        elif draw < 0.5:
+            yield message("UPDATE", {"id": spell(key), "v": f"v{number}"}, unchanged=["big"])
+        elif draw < 0.6 and len(there) < 12:
+            free = dice.choice([k for k in range(12) if k not in there])
+            there.remove(key)
+            there.add(free)
+            yield message("UPDATE", row(spell(free), f"v{number}"), key={"id": spell(key)})
+        else:
+            yield message("UPDATE", row(spell(key), f"v{number}", f"c{number}"))
+
+
+@pytest.mark.parametrize("kind", ["int64", "text", "float64"])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_blocks_fold_to_what_their_changes_fold_to(seed: int, kind: str) -> None:
+    """Arrow's way for most keys and Python's for the rest are one fold."""
+    changes = list(histories(seed, kind))[seed * 20 :]
+    expected = fold(
+        Event(
+            key=change["data"]["id"],
+            row=None if change["operation"] == "DELETE" else change["data"],
+            before=change["key"]["id"] if "key" in change else None,
+            unchanged=frozenset(change.get("unchanged", ())),
+            inserted=change["operation"] == "INSERT",
+        )
+        for change in changes
+    )
+    maker = BlockMaker({"t": plan(kind)})
+    halves = [make(maker, changes[:90]), make(maker, changes[90:], first=91)]
+
+    keys = keyed(kind)
+    [folded] = list(
+        Folder(keys, keys.columns, 0)(half.select(["first", "block"]) for half in reversed(halves))
+    )
+
+    parts = folded.to_pylist()[0]
+    held = read_ipc(parts["held"])["_k0"].to_pylist()
+    assert sorted(held) == sorted(o.key for o in expected.values() if o.held)
+    rows = {r["id"]: r for r in read_ipc(parts["rows"]).to_pylist()}
+    ready = {k: o for k, o in expected.items() if o.row is not None and not o.kept}
+    assert {k: (r["v"], r["big"]) for k, r in rows.items()} == {
+        k: ((o.row or {})["v"], (o.row or {})["big"]) for k, o in ready.items()
+    }
+    healing = read_ipc(parts["healing"]).to_pylist() if parts["healing"] else []
+    assert {r["row"]["id"]: r["base"]["id"] for r in healing} == {
+        k: o.base for k, o in expected.items() if o.kept
+    }
