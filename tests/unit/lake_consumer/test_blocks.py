@@ -169,7 +169,8 @@ def test_blocks_fold_to_what_their_changes_fold_to(seed: int, kind: str) -> None
 
     parts = folded.to_pylist()[0]
     held = read_ipc(parts["held"])["_k0"].to_pylist()
-    assert sorted(held) == sorted(o.key for o in expected.values() if o.held)
+    assert len(held) == len(set(held))
+    assert set(held) == {o.key for o in expected.values() if o.held}
     rows = {r["id"]: r for r in read_ipc(parts["rows"]).to_pylist()}
     ready = {k: o for k, o in expected.items() if o.row is not None and not o.kept}
     assert {k: (r["v"], r["big"]) for k, r in rows.items()} == {
