@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from threading import Event
 from typing import Any
 
@@ -92,6 +93,15 @@ def _cuts(config: LakeConfig, flags: Flags) -> None:
     print_cuts(config, flags["limit"], as_json=flags["json"])
 
 
+def _package(config: LakeConfig, flags: Flags) -> None:
+    from lake_consumer.packaging import submit_command, write_package  # noqa: PLC0415 - as above
+
+    folder, whole = Path(flags["folder"]), flags["with_dependencies"]
+    for path in write_package(folder, dependencies=whole):
+        sys.stdout.write(f"{path} {path.stat().st_size:,} bytes\n")
+    sys.stdout.write(f"\n{submit_command(config, folder, dependencies=whole)}\n")
+
+
 def _format(name: str, help: str) -> dict[str, Any]:
     return {
         "dest": "format", "action": "store_const", "const": name, "default": "table", "help": help,
@@ -132,6 +142,22 @@ COMMANDS = (
         (
             Argument("--limit", {"type": int, "default": 20, "help": "how many; default 20"}),
             AS_JSON,
+        ),
+        prints=True,
+    ),
+    Command(
+        "package",
+        "write what spark-submit needs to run this on a cluster, and show the command",
+        _package,
+        (
+            Argument("folder", {"metavar": "FOLDER", "help": "where to write it"}),
+            Argument(
+                "--with-dependencies",
+                {
+                    "action": "store_true",
+                    "help": "also what executors import, for workers that have only Python itself",
+                },
+            ),
         ),
         prints=True,
     ),

@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from lake_consumer.batches import BatchLimits
-from lake_consumer.catalogs import CatalogUri
+from lake_consumer.catalogs import CATALOG_OPTIONS, CatalogUri
 from lake_consumer.errors import BadOption
+from lake_consumer.formats import DEFAULT_FORMAT, FORMATS
 from lake_consumer.natsoptions import NATS_OPTIONS, NatsOptions, nats_options
-from lake_consumer.options import Numbers, Option, read_switch, read_values
+from lake_consumer.options import Numbers, Option, Values, read_switch, read_values
+from lake_consumer.stores import STORE_OPTIONS, ObjectStore, is_s3
 
 _MEBIBYTE = 1 << 20
+WAREHOUSE = "./lake"
 
 
 OPTIONS = (
@@ -22,15 +25,19 @@ OPTIONS = (
         name="warehouse",
         flag="--warehouse",
         env="LAKE_WAREHOUSE",
-        default="./lake",
-        help="folder or object-store URI of the tables",
+        default=WAREHOUSE,
+        help="folder or object-store URI (s3://BUCKET/PATH) of the tables; "
+        "or the name of a warehouse that a REST catalog has",
     ),
+    *CATALOG_OPTIONS,
+    *STORE_OPTIONS,
     Option(
-        name="catalog_uri",
-        flag="--catalog-uri",
-        env="LAKE_CATALOG_URI",
-        help="sqlite:///FILE, jdbc:... or a REST catalog's address; "
-        "if not set, catalog.db in the warehouse folder",
+        name="format",
+        flag="--format",
+        env="LAKE_FORMAT",
+        default=DEFAULT_FORMAT,
+        help="format of tables that are made: v3-mor (deletion vectors; readers of Iceberg v3) or "
+        "v2-cow (files are rewritten; any reader); a table that is there keeps its own",
     ),
     Option(
         name="max_messages",
@@ -75,7 +82,7 @@ OPTIONS = (
         flag="--spark-master",
         env="SPARK_MASTER",
         default="local[*]",
-        help="Spark master",
+        help="Spark master: local[*], spark://HOST:PORT, yarn, k8s://...; spark-submit's own wins",
     ),
     Option(
         name="driver_memory",
@@ -94,6 +101,7 @@ class LakeConfig:
     nats: NatsOptions
     warehouse: str
     catalog: CatalogUri
+    format: str
     limits: BatchLimits
     interval_seconds: float
     side_by_side: int
@@ -108,11 +116,12 @@ def read_config(
 ) -> LakeConfig:
     values = read_values(OPTIONS, flags, environ)
     number = Numbers(OPTIONS, values)
-    warehouse = _warehouse(values["warehouse"] or "")
+    warehouse = _warehouse(values["warehouse"] or "", values["catalog_uri"] or "")
     return LakeConfig(
         nats=nats_options(values, number("nats_port", int)),
         warehouse=warehouse,
-        catalog=_catalog(values["catalog_uri"], warehouse),
+        catalog=_catalog(values, warehouse),
+        format=_format(values["format"] or ""),
         limits=BatchLimits(
             max_messages=number("max_messages", int),
             max_bytes=int(number("max_mib", float) * _MEBIBYTE),
@@ -130,21 +139,35 @@ def _option(name: str) -> Option:
     return next(option for option in OPTIONS if option.name == name)
 
 
-def _warehouse(text: str) -> str:
+def _warehouse(text: str, catalog_uri: str) -> str:
     """A plain path becomes a file URI: the form that Spark and pyiceberg both read."""
+    if catalog_uri.startswith("http") and "/" not in text.removeprefix("./"):
+        # A REST catalog knows its warehouses by name, and where its only one is.
+        return "" if text == WAREHOUSE else text
     # Not as_uri(): it writes a space as %20, which Spark takes for the folder's very name.
     return text if "://" in text else f"file://{os.path.abspath(text)}"
 
 
-def _catalog(uri: str | None, warehouse: str) -> CatalogUri:
-    if uri:
-        return CatalogUri(uri)
-    if not warehouse.startswith("file://"):
+def _catalog(values: Values, warehouse: str) -> CatalogUri:
+    uri = values["catalog_uri"]
+    if not uri and not warehouse.startswith("file://"):
         raise BadOption(
             f"warehouse {warehouse} is not a folder, so there is no place for a catalog file in it",
             advice="Set LAKE_CATALOG_URI or --catalog-uri.",
         )
-    return CatalogUri(f"sqlite:///{warehouse.removeprefix('file://')}/catalog.db")
+    store = ObjectStore.from_values(values)
+    uri = uri or f"sqlite:///{warehouse.removeprefix('file://')}/catalog.db"
+    is_there = is_s3(warehouse) or (not warehouse and store.endpoint is not None)
+    return CatalogUri.from_values(uri, values, store if is_there else None)
+
+
+def _format(text: str) -> str:
+    if text not in FORMATS:
+        raise BadOption(
+            f"{text!r} is no format of tables",
+            advice=f"Set LAKE_FORMAT or --format to one of {', '.join(FORMATS)}.",
+        )
+    return text
 
 
 def parse_spark_conf(pairs: list[str]) -> dict[str, str]:

@@ -1,4 +1,8 @@
-"""The Spark session: its jars, its catalog, and its silence.
+"""The Spark session: its jars, its catalog, its secrets, and its silence.
+
+Here or on a cluster, and under `spark-submit`, which has its own mind about master, jars and
+memory. Executors get this package from the driver; secrets are set in the session that runs, never
+on a command line, which is what every other setting of a session ends up on.
 
 Spark's launcher, its dependency resolver and its logger all write to the terminal. They get a file
 of their own instead, whose name is said once and again when something fails.
@@ -7,24 +11,28 @@ of their own instead, whose name is said once and again when something fails.
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from lake_consumer import jars
 from lake_consumer.catalogs import CatalogUri
 from lake_consumer.errors import SparkFailed
+from lake_consumer.formats import DEFAULT_FORMAT, FORMAT_SETTING
 from lake_consumer.java import provide_java
 from lake_consumer.logs import error, info
+from lake_consumer.packaging import write_code
 
-PACKAGES = (
-    "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",
-    "org.xerial:sqlite-jdbc:3.53.4.0",
-)
+_CATALOG = "spark.sql.catalog.lake"
+_PACKAGES = "spark.jars.packages"
+_SECRET = re.compile(r"(?i)secret|password|token|credential|access.?key")
+"""As Spark writes it: settings whose names fit are shown nowhere."""
 _LOG4J = """rootLogger.level = warn
 rootLogger.appenderRef.stderr.ref = stderr
 appender.stderr.type = Console
@@ -42,20 +50,27 @@ class SessionOptions:
     master: str
     warehouse: str
     catalog: CatalogUri
+    format: str = DEFAULT_FORMAT
     driver_memory: str = "2g"
     short: bool = False
     extra: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """The jars to load: those needed, and those that the user adds."""
+        added = self.extra.get(_PACKAGES, "")
+        return (*jars.packages(self.catalog, self.warehouse), *filter(None, added.split(",")))
+
 
 def session_settings(options: SessionOptions, log4j: Path) -> dict[str, str]:
-    """Everything Spark is told; what the user adds comes last and wins."""
+    """Everything a session is started with; what the user adds comes last and wins."""
     return {
         "spark.app.name": "lake-consumer",
-        "spark.jars.packages": ",".join(PACKAGES),
         "spark.driver.memory": options.driver_memory,
         "spark.driver.extraJavaOptions": _java_options(log4j, short=options.short),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        "spark.redaction.regex": _SECRET.pattern,
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.caseSensitive": "true",
         "spark.sql.shuffle.partitions": "8",
@@ -67,11 +82,10 @@ def session_settings(options: SessionOptions, log4j: Path) -> dict[str, str]:
         "spark.sql.inMemoryColumnarStorage.batchSize": "1",
         **_workers(options.master),
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
-        "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
-        "spark.sql.catalog.lake.cache-enabled": "false",
-        "spark.sql.catalog.lake.warehouse": options.warehouse,
-        **{f"spark.sql.catalog.lake.{k}": v for k, v in options.catalog.spark().items()},
+        FORMAT_SETTING: options.format,
+        **{k: v for k, v in catalog_settings(options).items() if k not in secrets_of(options)},
         **options.extra,
+        _PACKAGES: ",".join(options.packages),
     }
 
 
@@ -79,6 +93,23 @@ def _workers(master: str) -> dict[str, str]:
     # On a cluster the package comes with the job, after the machines' daemons have started.
     local = master.startswith("local")
     return {"spark.python.daemon.module": "lake_consumer.workers"} if local else {}
+
+
+def catalog_settings(options: SessionOptions) -> dict[str, str]:
+    """The catalog `lake`, secrets included."""
+    place = {"warehouse": options.warehouse} if options.warehouse else {}
+    properties = {"cache-enabled": "false", **place, **options.catalog.spark()}
+    return {
+        _CATALOG: "org.apache.iceberg.spark.SparkCatalog",
+        **{f"{_CATALOG}.{key}": value for key, value in properties.items()},
+    }
+
+
+def secrets_of(options: SessionOptions) -> dict[str, str]:
+    """What no command line may show; nobody can tell what a property of the user's own holds."""
+    owned = {f"{_CATALOG}.{key}" for key in options.catalog.properties}
+    settings = catalog_settings(options)
+    return {k: v for k, v in settings.items() if _SECRET.search(k) or k in owned}
 
 
 def _java_options(log4j: Path, *, short: bool) -> str:
@@ -92,42 +123,67 @@ def _java_options(log4j: Path, *, short: bool) -> str:
 
 def open_session(options: SessionOptions, environ: Mapping[str, str] = os.environ) -> SparkSession:
     """Start Spark, or say why it does not start."""
-    os.environ["JAVA_HOME"] = str(provide_java(environ))
-    # Local executors must find this package: the `python3` on the PATH may be another one.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     folder = Path(tempfile.mkdtemp(prefix="lake-consumer-"))
     log4j, log = folder / "log4j2.properties", folder / "spark.log"
     log4j.write_text(_LOG4J)
-    _announce(log)
-    builder = SparkSession.builder.master(options.master)
-    for key, value in session_settings(options, log4j).items():
+    if is_submitted(environ):
+        info("starting in the session of spark-submit")
+        spark = _start(_submitted_builder(options, log4j), None)
+    else:
+        os.environ["JAVA_HOME"] = str(provide_java(environ))
+        # Local executors must find this package: the `python3` on the PATH may be another one.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        _announce(log, options.packages)
+        spark = _start(_builder(session_settings(options, log4j)).master(options.master), log)
+    for key, value in secrets_of(options).items():
+        spark.conf.set(key, value)
+    if not is_local(str(spark.sparkContext.master)):
+        spark.sparkContext.addPyFile(str(write_code(folder / "walbridge.zip")))
+    return spark
+
+
+def is_submitted(environ: Mapping[str, str]) -> bool:
+    """Whether spark-submit started us: the JVM is there already."""
+    return "PYSPARK_GATEWAY_PORT" in environ
+
+
+def is_local(master: str) -> bool:
+    return master.startswith("local") and not master.startswith("local-cluster")
+
+
+def _submitted_builder(options: SessionOptions, log4j: Path) -> SparkSession.Builder:
+    """Leave alone what spark-submit decided: master, jars, and the JVM that runs already."""
+    decided = ("spark.driver.", _PACKAGES, "spark.ui.enabled", "spark.app.name")
+    settings = session_settings(options, log4j)
+    return _builder({k: v for k, v in settings.items() if not k.startswith(decided)})
+
+
+def _builder(settings: Mapping[str, str]) -> SparkSession.Builder:
+    builder = SparkSession.builder
+    for key, value in settings.items():
         builder = builder.config(key, value)
+    return builder
+
+
+def _start(builder: SparkSession.Builder, log: Path | None) -> SparkSession:
     try:
-        with _stderr_into(log):
+        with _stderr_into(log) if log else nullcontext():
             return builder.getOrCreate()
     except Exception as failure:
+        if log is None:
+            raise SparkFailed(f"Spark did not start: {failure}") from failure
         error("Spark did not start", spark_log=log)
         raise SparkFailed(f"Spark did not start: {_reason(log) or failure}") from failure
 
 
-def _announce(log: Path) -> None:
-    missing = [package for package in PACKAGES if not (_jars() / _jar_name(package)).exists()]
-    if missing:
+def _announce(log: Path, packages: tuple[str, ...]) -> None:
+    if missing := jars.missing(packages):
         info(
-            "downloading Spark's packages, about 60 MB, this once",
+            f"downloading Spark's packages, about {jars.megabytes(missing)} MB, this once",
             packages=" ".join(missing),
-            into=_jars(),
+            into=jars.ivy_jars(),
         )
     info("starting Spark", spark_log=log)
-
-
-def _jars() -> Path:
-    return Path.home() / ".ivy2.5.2" / "jars"
-
-
-def _jar_name(coordinate: str) -> str:
-    group, artifact, version = coordinate.split(":")
-    return f"{group}_{artifact}-{version}.jar"
 
 
 def _reason(log: Path) -> str:

@@ -15,15 +15,13 @@ from pyspark.sql import SparkSession
 
 from lake_consumer.columns import Columns, read_doc
 from lake_consumer.evolution import AddColumn, DropColumn, RenameColumn, Step, WidenColumn
+from lake_consumer.formats import DEFAULT_FORMAT, FORMAT_SETTING, FORMATS, format_of
 from lake_consumer.iceberg.names import CATALOG, LakeName, quote
 from lake_consumer.iceberg.types import IcebergType, iceberg_type, one_type_schema
+from lake_consumer.logs import info
 from lake_consumer.watermark import EMPTY, Watermark
 
 PROPERTIES: Mapping[str, str] = {
-    "format-version": "3",
-    "write.delete.mode": "merge-on-read",
-    "write.update.mode": "merge-on-read",
-    "write.merge.mode": "merge-on-read",
     # A batch has few files anyway; a shuffle before the write would cost more than it saves.
     "write.distribution-mode": "none",
     "write.merge.distribution-mode": "none",
@@ -42,6 +40,8 @@ class LakeTables:
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
         self._making_namespace = threading.Lock()
+        self._format = str(spark.conf.get(FORMAT_SETTING, DEFAULT_FORMAT))
+        self._told: set[LakeName] = set()
         gateway: Any = spark.sparkContext._gateway
         self._gateway = gateway
         self._jvm = gateway.jvm
@@ -54,7 +54,18 @@ class LakeTables:
         return bool(self._catalog.tableExists(self._identifier(name)))
 
     def load(self, name: LakeName) -> Table:
-        return self._catalog.loadTable(self._identifier(name))
+        table = self._catalog.loadTable(self._identifier(name))
+        self._tell_format(name, table)
+        return table
+
+    def _tell_format(self, name: LakeName, table: Table) -> None:
+        """Say once where a table was made with another format than is asked for now."""
+        if name in self._told:
+            return
+        self._told.add(name)
+        found = format_of(table.operations().current().formatVersion(), dict(table.properties()))
+        if found != self._format:
+            info("the table keeps the format it has", table=name, has=found, asked=self._format)
 
     def create(
         self,
@@ -72,7 +83,7 @@ class LakeTables:
         if day_of is not None:
             spec = spec.day(day_of)
         settings = self._jvm.java.util.HashMap()
-        for key, value in {**PROPERTIES, **properties}.items():
+        for key, value in {**PROPERTIES, **FORMATS[self._format], **properties}.items():
             settings.put(key, value)
         return self._catalog.createTable(self._identifier(name), read, spec.build(), settings)
 

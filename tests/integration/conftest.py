@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from examples.embedded import EmbeddedNats
 from lake_consumer.catalogs import CatalogUri
+from lake_consumer.jars import ICEBERG_AWS, POSTGRES
 from lake_consumer.session import SessionOptions, open_session
 from tests.support.lake import HandMadeStream, LakeRig
 
@@ -26,7 +27,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             catalog=CatalogUri(f"sqlite:///{folder}/catalog.db"),
             driver_memory="1g",
             short=True,
-            extra={"spark.sql.shuffle.partitions": "2"},
+            # Jars can only be given at the start, and tests of other catalogs share this JVM.
+            extra={
+                "spark.sql.shuffle.partitions": "2",
+                "spark.jars.packages": f"{POSTGRES},{ICEBERG_AWS}",
+            },
         )
     )
     yield session
