@@ -150,8 +150,11 @@ def _repeated(items: Sequence[int]) -> list[int]:
 class Writer:
     """Changes the tables at random, in transactions of many sizes, some of them rolled back."""
 
-    def __init__(self, truth: Truth, seed: int, largest: int = 60) -> None:
+    def __init__(
+        self, truth: Truth, seed: int, largest: int = 60, pause_seconds: float = 0.01
+    ) -> None:
         self._truth = truth
+        self._pace = 1 / pause_seconds
         self._random = random.Random(seed)
         self._largest = largest
         self._base = seed % 1000 * 1_000_000
@@ -173,7 +176,7 @@ class Writer:
                 with self._truth.connect() as connection:
                     while not self._stop.is_set():
                         self._transaction(connection)
-                        self._stop.wait(self._random.expovariate(100))
+                        self._stop.wait(self._random.expovariate(self._pace))
             except psycopg.OperationalError:
                 # PostgreSQL is being restarted: what committed is in the audit, whatever we heard.
                 self._stop.wait(0.2)
@@ -236,9 +239,11 @@ _STEPS = [step for step, _ in _WEIGHTED]
 
 
 @contextmanager
-def writing(truth: Truth, seed: int, writers: int = 3) -> Iterator[None]:
+def writing(
+    truth: Truth, seed: int, writers: int = 3, *, pause_seconds: float = 0.01
+) -> Iterator[None]:
     """Keep several writers busy for as long as the block lasts."""
-    busy = [Writer(truth, seed + number) for number in range(writers)]
+    busy = [Writer(truth, seed + number, pause_seconds=pause_seconds) for number in range(writers)]
     for writer in busy:
         writer.start()
     try:

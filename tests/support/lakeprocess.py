@@ -1,0 +1,116 @@
+"""`lake-consumer run` as a real process with a catalog to watch, for tests that kill it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import psutil
+
+from examples.embedded.process import alive
+from lake_consumer.catalogs import CatalogUri
+from tests.support.bridge import wait_for
+
+COMMAND = Path(sys.executable).with_name("lake-consumer")
+QUICK = (
+    "--spark-conf", "spark.driver.defaultJavaOptions=-XX:TieredStopAtLevel=1",
+    "--spark-conf", "spark.sql.shuffle.partitions=2",
+)  # fmt: skip
+
+
+class LakeProcess:
+    """One lake in a folder; everything else that it writes goes to a scratch folder."""
+
+    def __init__(self, folder: Path, environ: Mapping[str, str], *flags: str) -> None:
+        self.warehouse = f"file://{folder}/lake"
+        self.catalog = CatalogUri(f"sqlite:///{folder}/lake/catalog.db")
+        self.log = folder / "lake.log"
+        self._scratch = folder / "scratch"
+        self._flags = ("run", *QUICK, *flags)
+        self._environ = {
+            **os.environ,
+            "LAKE_WAREHOUSE": f"{folder}/lake",
+            "SPARK_MASTER": "local[2]",
+            "SPARK_DRIVER_MEMORY": "1g",
+            "TMPDIR": str(self._scratch),
+            "XDG_CACHE_HOME": str(self._scratch / "cache"),
+            **environ,
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+        self._family: list[psutil.Process] = []
+
+    def __enter__(self) -> LakeProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self.kill(alone=False)
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            raise RuntimeError("the lake consumer was not started")
+        return self._process
+
+    def start(self) -> None:
+        """Start with nothing but warehouse and catalog left of earlier runs."""
+        shutil.rmtree(self._scratch, ignore_errors=True)
+        self._scratch.mkdir()
+        with self.log.open("ab") as out:
+            self._process = subprocess.Popen(
+                [COMMAND, *self._flags], env=self._environ, stdout=out, stderr=out,
+                start_new_session=True,
+            )  # fmt: skip
+
+    def kill(self, *, alone: bool) -> None:
+        """`kill -9`: the driver alone, which leaves its JVM an orphan, or all of them at once."""
+        parent = psutil.Process(self.process.pid)
+        self._family = [parent, *parent.children(recursive=True)]
+        if alone:
+            self.process.kill()
+        else:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def wait_family_gone(self) -> None:
+        wait_for(lambda: not any(map(alive, self._family)), "the orphans of the driver to end")
+
+    def terminate(self) -> int:
+        self.process.terminate()
+        return self.process.wait(120)
+
+    def said(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def check(self) -> None:
+        """Fail with what it said where it ended by itself."""
+        code = self.process.poll()
+        assert code is None, f"the lake consumer ended with {code}:\n{self.said()[-4000:]}"
+
+    def pointers(self) -> dict[str, str]:
+        """Every table's current metadata: a pointer that moved is a commit."""
+        file = self.catalog.sqlite_file
+        if file is None or not file.exists():
+            return {}
+        try:
+            with sqlite3.connect(f"file:{file}?mode=ro", uri=True, timeout=1) as connection:
+                rows = connection.execute(
+                    "SELECT table_namespace || '.' || table_name, metadata_location"
+                    " FROM iceberg_tables"
+                ).fetchall()
+            connection.close()
+        except sqlite3.OperationalError:
+            # Not made yet, or being written.
+            return {}
+        return dict(rows)
+
+    def data_files(self) -> int:
+        return sum(
+            1 for _ in Path(self.warehouse.removeprefix("file://")).rglob("data/**/*.parquet")
+        )
