@@ -33,7 +33,7 @@ def session_options(config: LakeConfig, *, short: bool) -> SessionOptions:
         master=config.spark_master,
         warehouse=config.warehouse,
         catalog=config.catalog,
-        format=config.format,
+        format=config.table_format,
         driver_memory=config.driver_memory,
         extra=config.spark_conf,
     )

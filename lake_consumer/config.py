@@ -32,7 +32,7 @@ OPTIONS = (
     *CATALOG_OPTIONS,
     *STORE_OPTIONS,
     Option(
-        name="format",
+        name="table_format",
         flag="--format",
         env="LAKE_FORMAT",
         default=DEFAULT_FORMAT,
@@ -101,7 +101,7 @@ class LakeConfig:
     nats: NatsOptions
     warehouse: str
     catalog: CatalogUri
-    format: str
+    table_format: str
     limits: BatchLimits
     interval_seconds: float
     side_by_side: int
@@ -121,7 +121,7 @@ def read_config(
         nats=nats_options(values, number("nats_port", int)),
         warehouse=warehouse,
         catalog=_catalog(values, warehouse),
-        format=_format(values["format"] or ""),
+        table_format=_table_format(values["table_format"] or ""),
         limits=BatchLimits(
             max_messages=number("max_messages", int),
             max_bytes=int(number("max_mib", float) * _MEBIBYTE),
@@ -161,7 +161,7 @@ def _catalog(values: Values, warehouse: str) -> CatalogUri:
     return CatalogUri.from_values(uri, values, store if is_there else None)
 
 
-def _format(text: str) -> str:
+def _table_format(text: str) -> str:
     if text not in FORMATS:
         raise BadOption(
             f"{text!r} is no format of tables",

@@ -22,6 +22,7 @@ T = TypeVar("T")
 
 _OURS = re.compile(r"lake_consumer\.errors\.(?P<kind>\w+): (?P<message>[^\n]+)")
 _CAUSES = (
+    re.compile(r"^: ([\w.]+: [^\n]+)", re.MULTILINE),
     re.compile(r"^Caused by: ([^\n]+)", re.MULTILINE),
     re.compile(r"^(\w+Error: [^\n]+)", re.MULTILINE),
 )

@@ -106,7 +106,7 @@ def between_two_commits(stage: Stage) -> None:
 
     def moved() -> bool:
         now = stage.lake.pointers()
-        return any(now[name] != before.get(name) for name in now if name != cuts)
+        return any(at != before.get(name) for name, at in now.items() if name != cuts)
 
     stage.until(moved, "a table's commit")
     time.sleep(stage.random.choice((0, 0.05, 0.2)))
@@ -130,7 +130,7 @@ def test_every_change_is_in_the_lake_once_whenever_the_driver_dies(stage: Stage)
     """Nothing lost, nothing twice, nothing altered, and every cut a state the database was in."""
     lake = stage.lake
     lake.start()
-    with writing(stage.truth, SEED, pause_seconds=0.1):
+    with writing(stage.truth, SEED, pause_seconds=0.3):
         for at in range(ROUNDS):
             # The first few in turn, so that the short form always has the worst ones.
             moment = MOMENTS[at] if at < len(MOMENTS) else stage.random.choice(MOMENTS)

@@ -94,7 +94,7 @@ class LakeProcess:
         assert code is None, f"the lake consumer ended with {code}:\n{self.said()[-4000:]}"
 
     def pointers(self) -> dict[str, str]:
-        """Every table's current metadata: a pointer that moved is a commit."""
+        """The metadata of every table that anything was committed to; when one moves, it was."""
         file = self.catalog.sqlite_file
         if file is None or not file.exists():
             return {}
@@ -108,7 +108,8 @@ class LakeProcess:
         except sqlite3.OperationalError:
             # Not made yet, or being written.
             return {}
-        return dict(rows)
+        # A table is born with number 0.
+        return {name: at for name, at in rows if not Path(at).name.startswith("00000-")}
 
     def data_files(self) -> int:
         return sum(

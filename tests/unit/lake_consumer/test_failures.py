@@ -30,3 +30,13 @@ def test_a_failure_of_spark_is_told_by_its_deepest_cause() -> None:
 
     assert isinstance(error, SparkFailed)
     assert "disk is full" in str(error)
+
+
+def test_an_exception_of_java_alone_is_named() -> None:
+    """py4j's first line only says which call it was."""
+    text = (
+        "An error occurred while calling o779.createTable.\n"
+        ": org.apache.iceberg.exceptions.ForbiddenException: Forbidden: who?\n\tat a.B(B.java:1)\n"
+    )
+
+    assert "ForbiddenException: Forbidden: who?" in str(translate(text))

@@ -21,7 +21,7 @@ def options(environ: dict[str, str], extra: dict[str, str] | None = None) -> Ses
         master="local[*]",
         warehouse=config.warehouse,
         catalog=config.catalog,
-        format=config.format,
+        format=config.table_format,
         extra=extra or {},
     )
 
