@@ -171,7 +171,7 @@ def _start(builder: SparkSession.Builder, log: Path | None) -> SparkSession:
             return builder.getOrCreate()
     except Exception as failure:
         if log is None:
-            raise SparkFailed(f"Spark did not start: {failure}") from failure
+            raise SparkFailed(f"Spark did not start: {_first_cause(failure)}") from failure
         error("Spark did not start", spark_log=log)
         raise SparkFailed(f"Spark did not start: {_reason(log) or failure}") from failure
 
@@ -184,6 +184,12 @@ def _announce(log: Path, packages: tuple[str, ...]) -> None:
             into=jars.ivy_jars(),
         )
     info("starting Spark", spark_log=log)
+
+
+def _first_cause(failure: Exception) -> str:
+    """What Java says, without where it was at the time."""
+    lines = str(failure).splitlines() or [type(failure).__name__]
+    return next((line[2:] for line in lines if line.startswith(": ")), lines[0])
 
 
 def _reason(log: Path) -> str:

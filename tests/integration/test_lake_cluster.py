@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -102,7 +103,7 @@ def test_the_packaged_job_runs_where_only_spark_and_python_are(
         environ = _environ(cluster, s3, server, postgres, database)
         config_read = read_config({"spark_master": cluster.url}, environ, {})
         write_package(package, dependencies=True)
-        words = submit_command(config_read, package, dependencies=True).split()
+        words = shlex.split(submit_command(config_read, package, dependencies=True))
         settings = _settings(ui_port)
 
         submitted = Driver(

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from examples.embedded.process import alive
+from examples.embedded.process import alive, spawn
 from lake_consumer.catalogs import CatalogUri
 from tests.support.bridge import wait_for
 
@@ -62,11 +62,13 @@ class LakeProcess:
         """Start with nothing but warehouse and catalog left of earlier runs."""
         shutil.rmtree(self._scratch, ignore_errors=True)
         self._scratch.mkdir()
-        with self.log.open("ab") as out:
-            self._process = subprocess.Popen(
-                [COMMAND, *self._flags], env=self._environ, stdout=out, stderr=out,
-                start_new_session=True,
-            )  # fmt: skip
+        self._process = spawn(
+            [str(COMMAND), *self._flags],
+            self.log,
+            cwd=self._scratch,
+            farewell=signal.SIGKILL,
+            env=self._environ,
+        )
 
     def kill(self, *, alone: bool) -> None:
         """`kill -9`: the driver alone, which leaves its JVM an orphan, or all of them at once."""
