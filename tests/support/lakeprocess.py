@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -72,12 +73,9 @@ class LakeProcess:
 
     def kill(self, *, alone: bool) -> None:
         """`kill -9`: the driver alone, which leaves its JVM an orphan, or all of them at once."""
-        parent = psutil.Process(self.process.pid)
-        self._family = [parent, *parent.children(recursive=True)]
-        if alone:
-            self.process.kill()
-        else:
-            os.killpg(self.process.pid, signal.SIGKILL)
+        # At once: looking for the family takes longer than the moment lasts that was waited for.
+        (os.kill if alone else os.killpg)(self.process.pid, signal.SIGKILL)
+        self._family = session_of(self.process.pid)
         self.process.wait()
 
     def wait_family_gone(self) -> None:
@@ -117,3 +115,13 @@ class LakeProcess:
         return sum(
             1 for _ in Path(self.warehouse.removeprefix("file://")).rglob("data/**/*.parquet")
         )
+
+
+def session_of(leader: int) -> list[psutil.Process]:
+    """Who is left of the session that a process began; Spark's workers leave its group only."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(ProcessLookupError, psutil.NoSuchProcess):
+            if process.pid != leader and os.getsid(process.pid) == leader:
+                found.append(process)
+    return found
