@@ -27,7 +27,7 @@ from lake_consumer.errors import SparkFailed
 from lake_consumer.formats import DEFAULT_FORMAT, FORMAT_SETTING
 from lake_consumer.java import provide_java
 from lake_consumer.logs import error, info
-from lake_consumer.packaging import write_code
+from lake_consumer.packaging import CODE, write_code
 
 _CATALOG = "spark.sql.catalog.lake"
 _PACKAGES = "spark.jars.packages"
@@ -137,9 +137,15 @@ def open_session(options: SessionOptions, environ: Mapping[str, str] = os.enviro
         spark = _start(_builder(session_settings(options, log4j)).master(options.master), log)
     for key, value in secrets_of(options).items():
         spark.conf.set(key, value)
-    if not is_local(str(spark.sparkContext.master)):
-        spark.sparkContext.addPyFile(str(write_code(folder / "walbridge.zip")))
+    _send_code(spark, folder)
     return spark
+
+
+def _send_code(spark: SparkSession, folder: Path) -> None:
+    """Give executors elsewhere this package, unless spark-submit was told to."""
+    sent = spark.sparkContext.getConf().get("spark.submit.pyFiles", "") or ""
+    if CODE not in sent and not is_local(str(spark.sparkContext.master)):
+        spark.sparkContext.addPyFile(str(write_code(folder / CODE)))
 
 
 def is_submitted(environ: Mapping[str, str]) -> bool:
