@@ -130,7 +130,7 @@ def test_every_change_is_in_the_lake_once_whenever_the_driver_dies(stage: Stage)
     """Nothing lost, nothing twice, nothing altered, and every cut a state the database was in."""
     lake = stage.lake
     lake.start()
-    with writing(stage.truth, SEED, pause_seconds=0.3):
+    with writing(stage.truth, SEED, pause_seconds=0.5):
         for at in range(ROUNDS):
             # The first few in turn, so that the short form always has the worst ones.
             moment = MOMENTS[at] if at < len(MOMENTS) else stage.random.choice(MOMENTS)
