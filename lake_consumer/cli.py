@@ -92,12 +92,23 @@ def _cuts(config: LakeConfig, flags: Flags) -> None:
     print_cuts(config, flags["limit"], as_json=flags["json"])
 
 
+def _verify(config: LakeConfig, flags: Flags) -> None:
+    from lake_consumer.verify.command import verify  # noqa: PLC0415 - as above
+
+    verify(config, flags["tables"], heal=flags["heal"], shown=flags["limit"],
+           patience=flags["patience"], as_json=flags["json"])  # fmt: skip
+
+
 def _format(name: str, help: str) -> dict[str, Any]:
     return {
         "dest": "format", "action": "store_const", "const": name, "default": "table", "help": help,
     }  # fmt: skip
 
 
+TABLES = Argument(
+    "tables",
+    {"nargs": "*", "metavar": "TABLE", "help": "such as users or sales.orders; all if none"},
+)
 AS_JSON = Argument("--json", {"action": "store_true", "help": "for programs: JSON"})
 
 COMMANDS = (
@@ -131,6 +142,34 @@ COMMANDS = (
         _cuts,
         (
             Argument("--limit", {"type": int, "default": 20, "help": "how many; default 20"}),
+            AS_JSON,
+        ),
+        prints=True,
+    ),
+    Command(
+        "verify",
+        "compare the lake with PostgreSQL at a cut, and name the rows that differ",
+        _verify,
+        (
+            TABLES,
+            Argument(
+                "--heal",
+                {"action": "store_true", "help": "write the rows that differ anew from PostgreSQL"},
+            ),
+            Argument(
+                "--limit",
+                {"type": int, "default": 20, "help": "rows shown per table; default 20"},
+            ),
+            Argument(
+                "--patience",
+                {
+                    "type": float,
+                    "default": 120,
+                    "metavar": "SECONDS",
+                    "help": "how long to wait for the lake to come to PostgreSQL's state; "
+                    "default 120",
+                },
+            ),
             AS_JSON,
         ),
         prints=True,

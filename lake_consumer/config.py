@@ -12,6 +12,7 @@ from lake_consumer.catalogs import CatalogUri
 from lake_consumer.errors import BadOption
 from lake_consumer.natsoptions import NATS_OPTIONS, NatsOptions, nats_options
 from lake_consumer.options import Numbers, Option, read_values
+from lake_consumer.pgoptions import PG_OPTIONS, PostgresOptions, postgres_options
 
 _MEBIBYTE = 1 << 20
 
@@ -74,6 +75,7 @@ OPTIONS = (
         default="2g",
         help="memory of Spark's driver",
     ),
+    *PG_OPTIONS,
 )
 
 
@@ -82,6 +84,7 @@ class LakeConfig:
     """All settings, checked."""
 
     nats: NatsOptions
+    postgres: PostgresOptions
     warehouse: str
     catalog: CatalogUri
     limits: BatchLimits
@@ -100,6 +103,7 @@ def read_config(
     warehouse = _warehouse(values["warehouse"] or "")
     return LakeConfig(
         nats=nats_options(values, number("nats_port", int)),
+        postgres=postgres_options(values, number("pg_port", int)),
         warehouse=warehouse,
         catalog=_catalog(values["catalog_uri"], warehouse),
         limits=BatchLimits(
