@@ -7,18 +7,22 @@ batch ends of the stream (`batches`), and the durable consumer is moved only whe
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event
 
+from lake_consumer import maintaining
 from lake_consumer.batches import Batch, BatchLimits, plan_batch
 from lake_consumer.config import LakeConfig
 from lake_consumer.errors import StreamMissing
 from lake_consumer.iceberg.lake import Applied, Lake
+from lake_consumer.iceberg.reading import LakeReader
 from lake_consumer.jetstream.stream import CdcStream, StreamState
 from lake_consumer.logs import info
+from lake_consumer.maintaining import Rounds
 from lake_consumer.session import SessionOptions, open_session
 from lake_consumer.watermark import plan_resume
 from schemas.positions import Lsn
@@ -56,12 +60,22 @@ def run(config: LakeConfig, stop: Event, on_ready: Callable[[], None] = lambda: 
         if stop.is_set():
             return
         follower = _open(config, stream, on_ready, short=False)
+        rounds = Rounds.begin(config.care)
         while not stop.is_set():
             began = time.monotonic()
             full = follower.step(None)
+            rounds.between_batches()
             pause = POLL_SECONDS if not full else config.interval_seconds
             stop.wait(max(0.0, pause - (time.monotonic() - began)))
         info("stopped", applied=follower.applied)
+
+
+def maintain(config: LakeConfig, tables: Sequence[str], *, budget: float) -> None:
+    """Care for the lake once; `run` does it by itself."""
+    known = LakeReader(config.catalog, config.warehouse).names()
+    spark = open_session(session_options(config, short=True))
+    options = replace(config.care, budget_seconds=budget)
+    maintaining.maintain(spark, options, tables, known=known)
 
 
 def _await_stream(stream: CdcStream, stop: Event) -> None:

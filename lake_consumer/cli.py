@@ -99,6 +99,12 @@ def _verify(config: LakeConfig, flags: Flags) -> None:
            patience=flags["patience"], as_json=flags["json"])  # fmt: skip
 
 
+def _maintain(config: LakeConfig, flags: Flags) -> None:
+    from lake_consumer.app import maintain  # noqa: PLC0415 - as above
+
+    maintain(config, flags["tables"], budget=flags["budget"])
+
+
 def _format(name: str, help: str) -> dict[str, Any]:
     return {
         "dest": "format", "action": "store_const", "const": name, "default": "table", "help": help,
@@ -173,6 +179,24 @@ COMMANDS = (
             AS_JSON,
         ),
         prints=True,
+    ),
+    Command(
+        "maintain",
+        "compact small files, expire old snapshots and remove orphans, within a time budget",
+        _maintain,
+        (
+            TABLES,
+            Argument(
+                "--budget",
+                {
+                    "type": float,
+                    "default": 600,
+                    "metavar": "SECONDS",
+                    "help": "how long it may take; what is left over is done next time; "
+                    "default 600",
+                },
+            ),
+        ),
     ),
 )
 

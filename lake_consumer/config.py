@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from lake_consumer.batches import BatchLimits
+from lake_consumer.care import CareOptions
+from lake_consumer.careoptions import CARE_OPTIONS, care_options
 from lake_consumer.catalogs import CatalogUri
 from lake_consumer.errors import BadOption
 from lake_consumer.natsoptions import NATS_OPTIONS, NatsOptions, nats_options
@@ -75,6 +77,7 @@ OPTIONS = (
         default="2g",
         help="memory of Spark's driver",
     ),
+    *CARE_OPTIONS,
     *PG_OPTIONS,
 )
 
@@ -85,6 +88,7 @@ class LakeConfig:
 
     nats: NatsOptions
     postgres: PostgresOptions
+    care: CareOptions
     warehouse: str
     catalog: CatalogUri
     limits: BatchLimits
@@ -104,6 +108,7 @@ def read_config(
     return LakeConfig(
         nats=nats_options(values, number("nats_port", int)),
         postgres=postgres_options(values, number("pg_port", int)),
+        care=care_options(values, number),
         warehouse=warehouse,
         catalog=_catalog(values["catalog_uri"], warehouse),
         limits=BatchLimits(

@@ -7,7 +7,6 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -18,8 +17,10 @@ from pyspark.sql import SparkSession
 from examples.embedded import EmbeddedNats, EmbeddedPostgres, temporary_folder
 from lake_consumer.cli import main
 from lake_consumer.config import LakeConfig, read_config
-from lake_consumer.errors import HealRefused
+from lake_consumer.errors import HealRefused, LakeDiffers
+from lake_consumer.iceberg.healing import Healer
 from lake_consumer.verify import command
+from lake_consumer.verify.report import terminal_printer
 from tests.support.lake import LakeRig
 from tests.support.rig import PUBLICATION, Rig
 
@@ -75,12 +76,12 @@ class Pipeline:
         """Give what it says, and whether it says that all is well."""
         options = command.VerifyOptions(tables=tables, heal=heal, patience_seconds=60)
         self.capture.readouterr()
-        printer = command.terminal_printer(20, as_json=True)
+        printer = terminal_printer(20, as_json=True)
         verifier = command.Verifier(self.config, options, printer, lambda: self.lake.spark)
         try:
             verifier.run()
             is_well = True
-        except command.LakeDiffers:
+        except LakeDiffers:
             is_well = False
         out = self.capture.readouterr().out
         return [json.loads(line) for line in out.splitlines() if line.startswith("{")], is_well
@@ -183,8 +184,7 @@ PLANTED = (
     "DELETE FROM lake.public.accounts WHERE id = 1014",
     "INSERT INTO lake.public.accounts (id, owner) VALUES (5000, 'extra')",
     "INSERT INTO lake.public.accounts SELECT * FROM lake.public.accounts WHERE id = 100",
-    "UPDATE lake.public.marks SET list = array(1) WHERE id = "
-    "'00000000-0000-0000-0000-000000000001'",
+    "UPDATE lake.public.marks SET list = array(1) WHERE doc = '12345678901234567890123'",
     "DELETE FROM lake.sales.orders WHERE region = 'us' AND id = 3",
 )
 
@@ -214,7 +214,9 @@ def test_planted_differences_are_named_and_healed(
         (100, "repeated"): {},
     }
     (mark,) = by_table["public.marks"]["differences"]
-    assert mark["columns"] == {"list": {"postgres": [[1, 2], [3, 4]], "lake": [1]}}
+    assert mark["columns"] == {
+        "list": {"postgres": [[1, 2], [3, 4]], "lake": ["{{1,2},{3,4}}", [1]]}
+    }
     assert by_table["sales.orders"]["differences"] == [
         {"key": {"region": "us", "id": 3, "day": "2025-01-01"}, "kind": "missing", "columns": {}}
     ]
@@ -242,7 +244,7 @@ def test_a_table_that_moved_on_is_not_healed_to_an_older_state(
 ) -> None:
     """A batch that came after the comparison has the last word, and healing says so."""
     pipeline.lake.spark.sql("UPDATE lake.public.accounts SET owner = 'wrong' WHERE id = 7")
-    heal = command.Healer.heal
+    heal = Healer.heal
     turns = iter(range(100))
 
     def move_first(*arguments: Any) -> None:
@@ -250,12 +252,10 @@ def test_a_table_that_moved_on_is_not_healed_to_an_older_state(
         pipeline.catch_up()
         heal(*arguments)
 
-    with (
-        monkeypatch.context() as moving,
-        pytest.raises(HealRefused, match="written by others"),
-    ):
-        moving.setattr(command.Healer, "heal", move_first)
-        pipeline.verify("accounts", heal=True)
+    with monkeypatch.context() as moving:
+        moving.setattr(Healer, "heal", move_first)
+        with pytest.raises(HealRefused, match="written by others"):
+            pipeline.verify("accounts", heal=True)
 
     # The update carried the whole row, so the batch itself put it right.
     assert pipeline.verify("accounts")[1]
