@@ -18,11 +18,13 @@ from lake_consumer import maintaining
 from lake_consumer.batches import Batch, BatchLimits, plan_batch
 from lake_consumer.config import LakeConfig
 from lake_consumer.errors import StreamMissing
+from lake_consumer.exporter import Endpoints, serving
 from lake_consumer.iceberg.lake import Applied, Lake
-from lake_consumer.iceberg.reading import LakeReader
+from lake_consumer.iceberg.reading import LakeReader, read_statuses
 from lake_consumer.jetstream.stream import CdcStream, StreamState
 from lake_consumer.logs import info
 from lake_consumer.maintaining import Rounds
+from lake_consumer.metrics import Meter, Remembered
 from lake_consumer.session import SessionOptions, open_session
 from lake_consumer.watermark import plan_resume
 from schemas.positions import Lsn
@@ -60,13 +62,15 @@ def run(config: LakeConfig, stop: Event, on_ready: Callable[[], None] = lambda: 
         if stop.is_set():
             return
         follower = _open(config, stream, on_ready, short=False)
-        rounds = Rounds.begin(config.care)
-        while not stop.is_set():
-            began = time.monotonic()
-            full = follower.step(None)
-            rounds.between_batches()
-            pause = POLL_SECONDS if not full else config.interval_seconds
-            stop.wait(max(0.0, pause - (time.monotonic() - began)))
+        rounds = Rounds.begin(config.care, follower.meter)
+        tables = Remembered(lambda: read_statuses(config.catalog, config.warehouse))
+        with serving(config.metrics, Endpoints(follower.meter, tables)):
+            while not stop.is_set():
+                began = time.monotonic()
+                full = follower.step(None)
+                rounds.between_batches()
+                pause = POLL_SECONDS if not full else config.interval_seconds
+                stop.wait(max(0.0, pause - (time.monotonic() - began)))
         info("stopped", applied=follower.applied)
 
 
@@ -113,6 +117,7 @@ class Follower:
         self._limits = limits
         self._stream = stream
         self._lake = lake
+        self.meter = Meter()
         cuts, tables = lake.watermarks()
         state = stream.state()
         resume = plan_resume(cuts, tables.values(), state.first, state.last)
@@ -122,6 +127,7 @@ class Follower:
     def step(self, goal: int | None) -> bool:
         """Apply the next batch up to `goal` (or the stream's end); False where there is none."""
         state = self._stream.state()
+        self.meter.looked(state.last, self.applied)
         batch = self._plan(state, state.last if goal is None else goal)
         if batch is None:
             return False
@@ -130,7 +136,9 @@ class Follower:
         self._stream.move_durable(batch.last)
         self.applied = batch.last
         self._interrupted_end = None
-        _report(batch, applied, state, time.monotonic() - began)
+        seconds = time.monotonic() - began
+        self.meter.took(batch, changes=applied.changes, bytes=applied.bytes, seconds=seconds)
+        _report(batch, applied, state, seconds)
         return True
 
     def _plan(self, state: StreamState, newest: int) -> Batch | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import sys
@@ -72,10 +73,13 @@ def _drain(config: LakeConfig, _: Flags) -> None:
     drain(config, stop, lambda: _stop_on_signals(stop))
 
 
-def _status(config: LakeConfig, _: Flags) -> None:
-    from lake_consumer.status import read_status, render_status  # noqa: PLC0415 - as above
+def _status(config: LakeConfig, flags: Flags) -> None:
+    from lake_consumer import status  # noqa: PLC0415 - as above
 
-    sys.stdout.write(render_status(read_status(config)) + "\n")
+    found = status.read_status(config)
+    as_json = flags["json"]
+    text = json.dumps(status.status_document(found)) if as_json else status.render_status(found)
+    sys.stdout.write(text + "\n")
 
 
 def _query(config: LakeConfig, flags: Flags) -> None:
@@ -120,7 +124,7 @@ AS_JSON = Argument("--json", {"action": "store_true", "help": "for programs: JSO
 COMMANDS = (
     Command("run", "follow the stream until stopped", _run),
     Command("drain", "catch up with the stream's present end, then exit", _drain),
-    Command("status", "show where every table stands", _status, prints=True),
+    Command("status", "show where every table stands", _status, (AS_JSON,), prints=True),
     Command(
         "query",
         "run SQL over the lake's tables, as they are now or as they were at a cut",

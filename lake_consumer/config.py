@@ -12,6 +12,7 @@ from lake_consumer.care import CareOptions
 from lake_consumer.careoptions import CARE_OPTIONS, care_options
 from lake_consumer.catalogs import CatalogUri
 from lake_consumer.errors import BadOption
+from lake_consumer.metricsoptions import MetricsOptions
 from lake_consumer.natsoptions import NATS_OPTIONS, NatsOptions, nats_options
 from lake_consumer.options import Numbers, Option, read_values
 from lake_consumer.pgoptions import PG_OPTIONS, PostgresOptions, postgres_options
@@ -78,6 +79,19 @@ OPTIONS = (
         help="memory of Spark's driver",
     ),
     *CARE_OPTIONS,
+    Option(
+        name="metrics_port",
+        flag="--metrics-port",
+        env="LAKE_METRICS_PORT",
+        help="port for /metrics, /health and /status of `run`; off if not set, 0 takes a free one",
+    ),
+    Option(
+        name="metrics_host",
+        flag="--metrics-host",
+        env="LAKE_METRICS_HOST",
+        default="127.0.0.1",
+        help="address that port is opened on",
+    ),
     *PG_OPTIONS,
 )
 
@@ -89,6 +103,7 @@ class LakeConfig:
     nats: NatsOptions
     postgres: PostgresOptions
     care: CareOptions
+    metrics: MetricsOptions
     warehouse: str
     catalog: CatalogUri
     limits: BatchLimits
@@ -109,6 +124,7 @@ def read_config(
         nats=nats_options(values, number("nats_port", int)),
         postgres=postgres_options(values, number("pg_port", int)),
         care=care_options(values, number),
+        metrics=MetricsOptions(values["metrics_host"] or "", _port(values["metrics_port"])),
         warehouse=warehouse,
         catalog=_catalog(values["catalog_uri"], warehouse),
         limits=BatchLimits(
@@ -121,6 +137,15 @@ def read_config(
         driver_memory=values["driver_memory"] or "",
         spark_conf=spark_conf,
     )
+
+
+def _port(text: str | None) -> int | None:
+    """A port, or None where there is to be none; 0 leaves the choice to the machine."""
+    if text is None:
+        return None
+    if not text.isdecimal() or int(text) >= 1 << 16:
+        raise BadOption(f"{text!r} is not a port", advice="Correct --metrics-port.")
+    return int(text)
 
 
 def _warehouse(text: str) -> str:

@@ -17,6 +17,7 @@ from lake_consumer.errors import LakeError, UnknownTable
 from lake_consumer.iceberg.maintenance import ORPHANS, STEPS, Caretaker, Done
 from lake_consumer.iceberg.names import CUTS, LakeName, log_of, mirror_of
 from lake_consumer.logs import info, warn
+from lake_consumer.metrics import Meter
 from schemas.names import TableName
 
 ORPHANS_EVERY_SECONDS = 86_400.0
@@ -64,18 +65,19 @@ def tell(done: Done) -> None:
 class Rounds:
     """Care between batches."""
 
-    def __init__(self, caretaker: Caretaker) -> None:
+    def __init__(self, caretaker: Caretaker, meter: Meter) -> None:
         self._caretaker = caretaker
+        self._meter = meter
         self._due = time.monotonic() + caretaker.options.interval_seconds
         self._orphans_due = time.monotonic() + ORPHANS_EVERY_SECONDS
 
     @classmethod
-    def begin(cls, options: CareOptions) -> Rounds:
+    def begin(cls, options: CareOptions, meter: Meter) -> Rounds:
         """Begin on the session that is there."""
         spark = SparkSession.getActiveSession()
         if spark is None:
             raise LakeError("there is no Spark session to care for the lake with")
-        return cls(Caretaker(spark, options, tell))
+        return cls(Caretaker(spark, options, tell), meter)
 
     def between_batches(self) -> None:
         """Care for the lake if a round is due; what is left over is taken up by the next one."""
@@ -84,10 +86,13 @@ class Rounds:
         if not interval or now < self._due:
             return
         with_orphans = now >= self._orphans_due
+        failed = False
         try:
             done = self._caretaker.care(steps=(*STEPS, ORPHANS) if with_orphans else STEPS)
             if done and with_orphans:
                 self._orphans_due = now + ORPHANS_EVERY_SECONDS
         except LakeError as error:
+            failed = True
             warn("care of the lake failed and is tried again", reason=error, remedy=error.advice)
+        self._meter.cared(time.monotonic() - now, failed=failed)
         self._due = time.monotonic() + interval
