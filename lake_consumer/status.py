@@ -108,5 +108,5 @@ def _stream_line(status: Status) -> str:
         return f"Stream: {status.stream_error}"
     behind = behind_messages(status, status.stream)
     seconds = behind_seconds(status, status.stream)
-    age = f" and {seconds:,.0f} s" if seconds else ""
-    return f"Stream: ends at {status.stream.last}, the lake is {behind:,} messages{age} behind."
+    age = f" Its newest commit is {seconds:,.0f} s old." if seconds else ""
+    return f"Stream: ends at {status.stream.last}, the lake is {behind:,} messages behind.{age}"
