@@ -60,7 +60,7 @@ class Lived:
         for key in range(number * 5, number * 5 + 5):
             self.rows[key] = f"v{number}"
             parts.append(change("docs", "INSERT", {"id": key, "body": self.rows[key]}))
-        for key in (number, number * 2):
+        for key in (number * 5, max(0, number - 1) * 5):
             self.rows[key] = f"w{number}"
             parts.append(change("docs", "UPDATE", {"id": key, "body": self.rows[key]}))
         del self.rows[number * 5 + 4]
