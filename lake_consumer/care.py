@@ -11,8 +11,9 @@ list of snapshots. Three rules keep what is still needed:
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from itertools import groupby
 
 from lake_consumer.cuts import CutRow
 from lake_consumer.watermark import STREAM_SEQUENCE
@@ -29,6 +30,9 @@ class CareOptions:
     small_files: int = 20
     delete_ratio: float = 0.1
     keep: timedelta = timedelta(days=7)
+    keep_cuts: int = 500
+    """So many of the newest cuts are all kept; of those before, one an hour."""
+
     orphan_age: timedelta = timedelta(days=3)
     target_bytes: int = 128 << 20
 
@@ -52,6 +56,8 @@ class Health:
 
 
 MANY_MANIFESTS = 20
+GRACE = timedelta(hours=1)
+"""A snapshot that no kept cut names stays so long, for readers that are at it."""
 
 
 def needs_compaction(health: Health, options: CareOptions) -> bool:
@@ -103,38 +109,51 @@ def _up_to_the_stamp(known: Mapping[int, SnapshotFacts], current: int | None) ->
 
 @dataclass(frozen=True, slots=True)
 class CutsToKeep:
-    """From which stream sequence on cuts are kept, and rows that the first of them lacks."""
+    """Stream sequences of the cuts that stay, and rows that have to be said again at them."""
 
-    first: int
+    kept: frozenset[int]
     restated: tuple[CutRow, ...]
 
 
-def plan_cuts(rows: Iterable[CutRow], keep_from: datetime) -> CutsToKeep | None:
-    """Keep the newest cut at or before a time and all after it; None where all are kept.
+def plan_cuts(
+    rows: Iterable[CutRow], now: datetime, keep: timedelta, newest: int
+) -> CutsToKeep | None:
+    """Keep the newest cuts, one an hour of those before, and none older than `keep`.
 
-    A table that the first kept cut did not touch stands in an older row. That row is restated at
-    the cut, so that every kept cut tells of every table, and all older rows can go.
+    None where all are kept. A cut has rows of the tables that it touched; what a cut that goes said
+    of a table is said again at the next one that stays, so that every kept cut stays what it was.
     """
     ordered = sorted(rows, key=lambda row: row.stream_seq)
-    past = [row for row in ordered if row.commit_ts <= keep_from]
-    if not past:
+    moments = {row.stream_seq: row.commit_ts for row in ordered}
+    kept = _kept(moments, now - keep, newest)
+    if len(kept) == len(moments):
         return None
-    edge = past[-1]
-    older = [row for row in ordered if row.stream_seq < edge.stream_seq]
-    if not older:
-        return None
-    there = {row.table for row in ordered if row.stream_seq == edge.stream_seq}
-    newest = {row.table: row for row in older if row.table is not None}
-    restated = tuple(
-        CutRow(
-            table=table,
-            commit_lsn=edge.commit_lsn,
-            commit_ts=edge.commit_ts,
-            stream_seq=edge.stream_seq,
-            snapshot_id=row.snapshot_id,
-            changes_snapshot_id=row.changes_snapshot_id,
-        )
-        for table, row in newest.items()
-        if table not in there
-    )
-    return CutsToKeep(edge.stream_seq, restated)
+    restated: list[CutRow] = []
+    told: dict[str, CutRow] = {}
+    """What cuts that go have said since the last one that stays, by table."""
+    for sequence, group in groupby(ordered, key=lambda row: row.stream_seq):
+        found = {row.table: row for row in group}
+        lost = [row for table, row in told.items() if table not in found]
+        if sequence in kept:
+            place = next(iter(found.values()))
+            restated += [
+                replace(row, commit_lsn=place.commit_lsn, commit_ts=place.commit_ts,
+                        stream_seq=sequence)
+                for row in lost
+            ]  # fmt: skip
+            told = {}
+        else:
+            told |= {table: row for table, row in found.items() if table is not None}
+    return CutsToKeep(frozenset(kept), tuple(restated))
+
+
+def _kept(moments: Mapping[int, datetime], oldest: datetime, newest: int) -> set[int]:
+    sequences = sorted(moments)
+    hourly = {
+        moments[sequence].replace(minute=0, second=0, microsecond=0): sequence
+        for sequence in sequences
+        if moments[sequence] >= oldest
+    }
+    # The state at the oldest moment that is kept is the one that the cut before it shows.
+    before = [sequence for sequence in sequences if moments[sequence] <= oldest][-1:]
+    return {*sequences[-newest:], *hourly.values(), *before}

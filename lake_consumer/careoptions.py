@@ -21,7 +21,9 @@ CARE_OPTIONS = (
     Option(name="delete_ratio", flag="--delete-ratio", env="LAKE_DELETE_RATIO", default="0.1",
            help="share of deleted rows in a table's files that makes it due"),
     Option(name="keep_days", flag="--keep-days", env="LAKE_KEEP_DAYS", default="7",
-           help="days for which every cut stays readable"),
+           help="days for which cuts stay readable, one an hour"),
+    Option(name="keep_cuts", flag="--keep-cuts", env="LAKE_KEEP_CUTS", default="500",
+           help="newest cuts that all stay readable"),
     Option(name="orphan_days", flag="--orphan-days", env="LAKE_ORPHAN_DAYS", default="3",
            help="age of a file that no snapshot knows before it is removed; at least 1"),
 )  # fmt: skip
@@ -43,5 +45,6 @@ def care_options(values: Values, number: Numbers) -> CareOptions:
         small_files=number("small_files", int),
         delete_ratio=number("delete_ratio", float),
         keep=timedelta(days=number("keep_days", float)),
+        keep_cuts=number("keep_cuts", int),
         orphan_age=timedelta(days=days),
     )

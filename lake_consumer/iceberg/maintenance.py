@@ -23,6 +23,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from lake_consumer.care import (
+    GRACE,
     CareOptions,
     Health,
     SnapshotFacts,
@@ -193,7 +194,9 @@ class Caretaker:
         """Let go of cuts that are older than what is kept."""
         if name != CUTS:
             return None
-        plan = plan_cuts(self._cut_rows(), datetime.now(UTC) - self.options.keep)
+        plan = plan_cuts(
+            self._cut_rows(), datetime.now(UTC), self.options.keep, self.options.keep_cuts
+        )
         if plan is None:
             return None
         if plan.restated:
@@ -206,7 +209,8 @@ class Caretaker:
             frame.coalesce(1).writeTo(CUTS.sql).append()
         self._cuts = None
         before = self._spark.table(CUTS.sql).count()
-        self._spark.sql(f"DELETE FROM {CUTS.sql} WHERE stream_seq < {plan.first}")  # noqa: S608
+        kept = ", ".join(map(str, sorted(plan.kept)))
+        self._spark.sql(f"DELETE FROM {CUTS.sql} WHERE stream_seq NOT IN ({kept})")  # noqa: S608
         return {"rows_before": before, "rows_left": self._spark.table(CUTS.sql).count()}
 
     def expire(self, name: LakeName) -> dict[str, int] | None:
@@ -217,7 +221,7 @@ class Caretaker:
             _snapshots(table),
             None if current is None else int(current.snapshotId()),
             self._named(name, table),
-            datetime.now(UTC) - self.options.keep,
+            datetime.now(UTC) - min(self.options.keep, GRACE),
         )
         if not old:
             return None

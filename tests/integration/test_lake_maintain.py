@@ -178,7 +178,7 @@ def test_a_lake_of_small_commits_is_healthy_again_and_equal(
     assert counts == [4 * number for number in range(1, lived.commits + 1)]
 
     assert lived.care(keep=FOREVER) == (True, [])
-    lived.care(keep=timedelta(0))
+    lived.care(keep=timedelta(0), keep_cuts=1)
 
     assert lived.marks() == marks
     lived.assert_right()

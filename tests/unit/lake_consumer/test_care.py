@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -57,29 +59,60 @@ def _row(table: str | None, sequence: int, snapshot: int | None = None) -> CutRo
     )
 
 
-def test_kept_cuts_tell_of_every_table() -> None:
-    """A quiet table's row is older than the first kept cut, so it is said again there."""
-    rows = [_row("quiet", 1, 10), _row("busy", 1, 20), _row("busy", 2, 21), _row("busy", 3, 22)]
+def _states(rows: list[CutRow], cuts: Collection[int]) -> dict[int, dict[str | None, int | None]]:
+    """What every one of these cuts shows: the newest row of each table up to it."""
+    ordered = sorted(rows, key=lambda row: row.stream_seq)
+    return {
+        cut: {row.table: row.snapshot_id for row in ordered if row.stream_seq <= cut and row.table}
+        for cut in cuts
+    }
 
-    plan = plan_cuts(rows, START + timedelta(hours=2.5))
+
+def test_kept_cuts_stay_what_they_were() -> None:
+    """Whatever goes: a table that a kept cut did not touch is said again there."""
+    chance = random.Random(3)
+    for _ in range(200):
+        rows = [
+            _row(table, sequence, 100 * sequence + number)
+            for sequence in range(1, 30)
+            for number, table in enumerate(("a", "b", "c", None))
+            if chance.random() < 0.4
+        ]
+        sequences = {row.stream_seq for row in rows}
+        now = START + timedelta(hours=chance.randrange(1, 40))
+
+        plan = plan_cuts(rows, now, timedelta(hours=chance.randrange(20)), chance.randrange(1, 9))
+
+        if plan is not None:
+            left = [row for row in rows if row.stream_seq in plan.kept]
+            assert _states(rows, plan.kept) == _states([*left, *plan.restated], plan.kept)
+            assert plan.kept < sequences
+            assert max(sequences) in plan.kept
+
+
+def test_the_newest_cuts_are_kept_and_one_an_hour_before_them() -> None:
+    rows = [
+        CutRow(table="a", commit_lsn=n, commit_ts=START + timedelta(minutes=10 * n), stream_seq=n,
+               snapshot_id=n, changes_snapshot_id=n)
+        for n in range(60)
+    ]  # fmt: skip
+
+    plan = plan_cuts(rows, START + timedelta(minutes=600), timedelta(hours=4), 3)
 
     assert plan is not None
-    assert plan.first == 2
-    assert [(row.table, row.stream_seq, row.snapshot_id) for row in plan.restated] == [
-        ("quiet", 2, 10)
-    ]
-    kept = [row for row in rows if row.stream_seq >= plan.first]
-    assert plan_cuts([*kept, *plan.restated], START + timedelta(hours=2.5)) is None
+    assert sorted(plan.kept) == [36, 41, 47, 53, 57, 58, 59]
 
 
 def test_the_newest_cut_is_always_kept() -> None:
     """However old it is: it is what the lake shows."""
-    plan = plan_cuts([_row("a", 1, 10), _row("a", 2, 11)], START + timedelta(days=400))
+    rows, later = [_row("a", 1, 10), _row("a", 2, 11)], START + timedelta(days=400)
+
+    plan = plan_cuts(rows, later, timedelta(days=7), 1)
 
     assert plan is not None
-    assert plan.first == 2
-    assert plan_cuts([_row("a", 1, 10)], START + timedelta(days=400)) is None
-    assert plan_cuts([_row("a", 1, 10)], START) is None
+    assert plan.kept == {2}
+    assert plan_cuts(rows[:1], later, timedelta(days=7), 1) is None
+    assert plan_cuts(rows, later, timedelta(days=7), 2) is None
 
 
 @pytest.mark.parametrize(
