@@ -21,6 +21,8 @@ from lake_consumer.cli import main
 from lake_consumer.iceberg.maintenance import ORPHANS, STEPS, Caretaker, Done
 from lake_consumer.iceberg.names import CUTS, LakeName
 from lake_consumer.iceberg.reading import open_catalog, watermark_of
+from lake_consumer.maintaining import Rounds
+from lake_consumer.metrics import Meter
 from lake_consumer.watermark import STREAM_SEQUENCE
 from tests.support.lake import HandMadeStream, LakeRig, announce, change, make_shape
 
@@ -151,6 +153,17 @@ def test_care_keeps_to_its_budget(lived: Lived) -> None:
 
     assert not finished
     assert not [step for step in done if step.is_finished and step.table != CUTS]
+    lived.assert_right()
+
+
+def test_run_cares_between_batches_when_it_is_due(lived: Lived) -> None:
+    """Not before its time, not when it is off, and it is counted."""
+    meter = Meter()
+    for interval in (3_600.0, 0.0, 1e-6):
+        options = CareOptions(interval_seconds=interval, budget_seconds=0.51)
+        Rounds(Caretaker(lived.rig.spark, options, lambda _: None), meter).between_batches()
+
+    assert (meter.care_rounds, meter.care_failures) == (1, 0)
     lived.assert_right()
 
 

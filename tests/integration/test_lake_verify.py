@@ -248,7 +248,7 @@ def test_a_table_that_moved_on_is_not_healed_to_an_older_state(
     turns = iter(range(100))
 
     def move_first(*arguments: Any) -> None:
-        pipeline.rig.execute(f"UPDATE accounts SET ratio = {next(turns)} WHERE id = 7")
+        pipeline.rig.execute(f"UPDATE accounts SET ratio = {next(turns)} WHERE id = 8")
         pipeline.catch_up()
         heal(*arguments)
 
@@ -257,7 +257,9 @@ def test_a_table_that_moved_on_is_not_healed_to_an_older_state(
         with pytest.raises(HealRefused, match="written by others"):
             pipeline.verify("accounts", heal=True)
 
-    # The update carried the whole row, so the batch itself put it right.
+    assert next(turns) > 1
+    assert not pipeline.verify("accounts")[1]
+    assert pipeline.verify("accounts", heal=True)[1]
     assert pipeline.verify("accounts")[1]
 
 
