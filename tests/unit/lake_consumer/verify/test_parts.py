@@ -9,7 +9,14 @@ from uuid import UUID
 
 import pytest
 
-from lake_consumer.verify.canonical import InText, Row, lake_reader, noted_reader, text_reader
+from lake_consumer.verify.canonical import (
+    InText,
+    Row,
+    _any_reader,
+    lake_reader,
+    noted_reader,
+    text_reader,
+)
 from lake_consumer.verify.ranges import KeyRanges, RangeSums
 from lake_consumer.verify.replay import LoggedChange, replay, touched_keys
 from lake_consumer.verify.rows import compare
@@ -83,6 +90,30 @@ def test_a_text_beside_the_column_is_read_as_far_as_it_can_be(
 
     assert isinstance(cell, InText)
     assert repr(cell) == repr(noted_reader(parse_type(type))(noted))
+
+
+@pytest.mark.parametrize(
+    ("type", "texts"),
+    [
+        ("date", ("0001-01-01", "9999-12-31", "infinity", "10000-01-01", "0044-03-15 BC")),
+        ("timestamp", ("2025-12-08 13:45:21", "2025-12-08 13:45:21.5", "0001-01-01 00:00:00.000001",
+                       "-infinity", "0044-03-15 00:00:00 BC")),
+        ("timestamptz", ("2025-12-08 13:45:21+00", "2025-12-08 13:45:21.71+00", "infinity",
+                         "10000-01-01 00:00:00+00", "0001-12-31 23:59:59+00 BC")),
+        ("decimal(10,2)", ("0.00", "-0.01", "12345678.90", "NaN", "1.5", "123456789.00", "7")),
+        ("decimal(38,10)", ("0.0000000001", "1234567890123456789012345678.0000000001")),
+        ("decimal(3,3)", ("0.001", "-0.999")), ("decimal(5,0)", ("0", "-12345")),
+        ("decimal(3,-2)", ("99900", "NaN")), ("decimal(50,2)", ("1.50", "NaN")),
+        ("decimal", ("1e-40", "0.000")),
+    ],
+)  # fmt: skip
+def test_quick_readers_give_what_the_lakes_own_rule_gives(
+    type: str, texts: tuple[str, ...]
+) -> None:
+    """They are short cuts, and no rule of their own."""
+    quick, exact = text_reader(parse_type(type)), _any_reader(parse_type(type))
+
+    assert [repr(quick(text)) for text in texts] == [repr(exact(text)) for text in texts]
 
 
 def _sums(ranges: KeyRanges, rows: dict[Row, Row]) -> RangeSums:
