@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
+from lake_consumer.app import session_options
 from lake_consumer.config import LakeConfig
 from lake_consumer.cuts import Cut, CutBook
 from lake_consumer.errors import HealRefused, LakeDiffers, LakeError, LakeNotThere, UnknownTable
@@ -23,7 +24,7 @@ from lake_consumer.iceberg.reading import LakeReader
 from lake_consumer.jetstream.quiet import is_quiet_up_to
 from lake_consumer.natsoptions import NatsOptions
 from lake_consumer.postgres.source import Source
-from lake_consumer.session import SessionOptions, open_session
+from lake_consumer.session import open_session
 from lake_consumer.verify.report import Printer, TableReport, terminal_printer
 from lake_consumer.verify.table import TableCheck
 from schemas.names import TableName
@@ -55,7 +56,9 @@ def verify(
 ) -> None:
     options = VerifyOptions(tables=tuple(tables), heal=heal, shown=shown, patience_seconds=patience)
     printer = terminal_printer(shown, as_json=as_json)
-    Verifier(config, options, printer, lambda: open_session(session_options(config))).run()
+    Verifier(
+        config, options, printer, lambda: open_session(session_options(config, short=True))
+    ).run()
 
 
 class Verifier:
@@ -138,17 +141,6 @@ class Verifier:
                 self._lake = LakeReader(self._config.catalog, self._config.warehouse)
                 (report,) = self._compare([table])
         raise HealRefused(f"{table} was written by others each time it was to be healed")
-
-
-def session_options(config: LakeConfig) -> SessionOptions:
-    return SessionOptions(
-        short=True,
-        master=config.spark_master,
-        warehouse=config.warehouse,
-        catalog=config.catalog,
-        driver_memory=config.driver_memory,
-        extra=config.spark_conf,
-    )
 
 
 def mirrored(lake: LakeReader) -> list[TableName]:
