@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks import compression, drain, growth, lake, snapshot, steady
+from benchmarks import compression, drain, growth, lake, maintain, snapshot, steady
 from benchmarks.scenario import Family, Scenario
 
 FAMILIES: tuple[Family, ...] = (
@@ -13,6 +13,7 @@ FAMILIES: tuple[Family, ...] = (
     snapshot.FAMILY,
     compression.FAMILY,
     lake.FAMILY,
+    maintain.FAMILY,
 )
 
 SCENARIOS: dict[str, Scenario] = {

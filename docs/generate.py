@@ -14,6 +14,8 @@ import bridge.errors
 import bridge.options
 import lake_consumer.cli
 import lake_consumer.config
+import lake_consumer.exporter
+import lake_consumer.metrics
 import lake_consumer.options
 from bridge.cli import COMMANDS
 from bridge.http.server import ROUTES
@@ -71,6 +73,19 @@ def _metrics() -> str:
     )
 
 
+def _lake_metrics() -> str:
+    rows = [(_code(r.name), r.kind, r.help) for r in lake_consumer.metrics.METRICS]
+    rows += [(_code(r.name), "gauge", r.help) for r in lake_consumer.metrics.TABLE_METRICS]
+    return table(("Metric", "Kind", "What it counts"), rows)
+
+
+def _lake_endpoints() -> str:
+    return table(
+        ("Endpoint", "Answer"),
+        ((_code(f"GET {r.path}"), r.help) for r in lake_consumer.exporter.ROUTES),
+    )
+
+
 def _commands(program: str, commands: Iterable[tuple[str, str]]) -> str:
     return table(
         ("Command", "What it does"), ((_code(f"{program} {name}"), what) for name, what in commands)
@@ -90,6 +105,8 @@ SECTIONS: Mapping[str, Callable[[], str]] = {
     ),
     "bridge-options": lambda: _options(bridge.options.OPTIONS),
     "lake-options": lambda: _options(lake_consumer.config.OPTIONS),
+    "lake-endpoints": _lake_endpoints,
+    "lake-metrics": _lake_metrics,
     "endpoints": _endpoints,
     "metrics": _metrics,
     "exit-codes": _exit_codes,

@@ -7,18 +7,24 @@ batch ends of the stream (`batches`), and the durable consumer is moved only whe
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event
 
+from lake_consumer import maintaining
 from lake_consumer.batches import Batch, BatchLimits, Pace, plan_batch
 from lake_consumer.config import LakeConfig
 from lake_consumer.errors import StreamMissing
+from lake_consumer.exporter import Endpoints, serving
 from lake_consumer.iceberg.lake import Applied, Lake
+from lake_consumer.iceberg.reading import LakeReader, read_statuses
 from lake_consumer.jetstream.stream import CdcStream, StreamState
 from lake_consumer.logs import info
+from lake_consumer.maintaining import Rounds
+from lake_consumer.metrics import Meter, Remembered
 from lake_consumer.session import SessionOptions, open_session
 from lake_consumer.watermark import plan_resume
 from schemas.positions import Lsn
@@ -57,12 +63,24 @@ def run(config: LakeConfig, stop: Event, on_ready: Callable[[], None] = lambda: 
         if stop.is_set():
             return
         follower = _open(config, stream, on_ready, short=False)
-        while not stop.is_set():
-            began = time.monotonic()
-            full = follower.step(None)
-            pause = POLL_SECONDS if not full else config.interval_seconds
-            stop.wait(max(0.0, pause - (time.monotonic() - began)))
+        rounds = Rounds.begin(config.care, follower.meter)
+        tables = Remembered(lambda: read_statuses(config.catalog, config.warehouse))
+        with serving(config.metrics, Endpoints(follower.meter, tables)):
+            while not stop.is_set():
+                began = time.monotonic()
+                full = follower.step(None)
+                rounds.between_batches()
+                pause = POLL_SECONDS if not full else config.interval_seconds
+                stop.wait(max(0.0, pause - (time.monotonic() - began)))
         info("stopped", applied=follower.applied)
+
+
+def maintain(config: LakeConfig, tables: Sequence[str], *, budget: float) -> None:
+    """Care for the lake once; `run` does it by itself."""
+    known = LakeReader(config.catalog, config.warehouse).names()
+    spark = open_session(session_options(config, short=True))
+    options = replace(config.care, budget_seconds=budget)
+    maintaining.maintain(spark, options, tables, known=known)
 
 
 def _await_stream(stream: CdcStream, stop: Event) -> None:
@@ -106,6 +124,7 @@ class Follower:
         self._pace = Pace(limits)
         self._stream = stream
         self._lake = lake
+        self.meter = Meter()
         cuts, tables = lake.watermarks()
         state = stream.state()
         resume = plan_resume(cuts, tables.values(), state.first, state.last)
@@ -115,6 +134,7 @@ class Follower:
     def step(self, goal: int | None) -> bool:
         """Apply the next batch up to `goal` (or the stream's end); False where there is none."""
         state = self._stream.state()
+        self.meter.looked(state.last, self.applied)
         batch = self._plan(state, state.last if goal is None else goal)
         if batch is None:
             return False
@@ -124,7 +144,9 @@ class Follower:
         self.applied = batch.last
         self._interrupted_end = None
         self._pace.applied(batch.messages, max(0, state.last - batch.last))
-        _report(batch, applied, state, time.monotonic() - began)
+        seconds = time.monotonic() - began
+        self.meter.took(batch, changes=applied.changes, bytes=applied.bytes, seconds=seconds)
+        _report(batch, applied, state, seconds)
         return True
 
     def _plan(self, state: StreamState, newest: int) -> Batch | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import sys
@@ -73,10 +74,13 @@ def _drain(config: LakeConfig, _: Flags) -> None:
     drain(config, stop, lambda: _stop_on_signals(stop))
 
 
-def _status(config: LakeConfig, _: Flags) -> None:
-    from lake_consumer.status import read_status, render_status  # noqa: PLC0415 - as above
+def _status(config: LakeConfig, flags: Flags) -> None:
+    from lake_consumer import status  # noqa: PLC0415 - as above
 
-    sys.stdout.write(render_status(read_status(config)) + "\n")
+    found = status.read_status(config)
+    as_json = flags["json"]
+    text = json.dumps(status.status_document(found)) if as_json else status.render_status(found)
+    sys.stdout.write(text + "\n")
 
 
 def _query(config: LakeConfig, flags: Flags) -> None:
@@ -102,18 +106,35 @@ def _package(config: LakeConfig, flags: Flags) -> None:
     sys.stdout.write(f"\n{submit_command(config, folder, dependencies=whole)}\n")
 
 
+def _verify(config: LakeConfig, flags: Flags) -> None:
+    from lake_consumer.verify.command import verify  # noqa: PLC0415 - as above
+
+    verify(config, flags["tables"], heal=flags["heal"], shown=flags["limit"],
+           patience=flags["patience"], as_json=flags["json"])  # fmt: skip
+
+
+def _maintain(config: LakeConfig, flags: Flags) -> None:
+    from lake_consumer.app import maintain  # noqa: PLC0415 - as above
+
+    maintain(config, flags["tables"], budget=flags["budget"])
+
+
 def _format(name: str, help: str) -> dict[str, Any]:
     return {
         "dest": "format", "action": "store_const", "const": name, "default": "table", "help": help,
     }  # fmt: skip
 
 
+TABLES = Argument(
+    "tables",
+    {"nargs": "*", "metavar": "TABLE", "help": "such as users or sales.orders; all if none"},
+)
 AS_JSON = Argument("--json", {"action": "store_true", "help": "for programs: JSON"})
 
 COMMANDS = (
     Command("run", "follow the stream until stopped", _run),
     Command("drain", "catch up with the stream's present end, then exit", _drain),
-    Command("status", "show where every table stands", _status, prints=True),
+    Command("status", "show where every table stands", _status, (AS_JSON,), prints=True),
     Command(
         "query",
         "run SQL over the lake's tables, as they are now or as they were at a cut",
@@ -160,6 +181,52 @@ COMMANDS = (
             ),
         ),
         prints=True,
+    ),
+    Command(
+        "verify",
+        "compare the lake with PostgreSQL at a cut, and name the rows that differ",
+        _verify,
+        (
+            TABLES,
+            Argument(
+                "--heal",
+                {"action": "store_true", "help": "write the rows that differ anew from PostgreSQL"},
+            ),
+            Argument(
+                "--limit",
+                {"type": int, "default": 20, "help": "rows shown per table; default 20"},
+            ),
+            Argument(
+                "--patience",
+                {
+                    "type": float,
+                    "default": 120,
+                    "metavar": "SECONDS",
+                    "help": "how long to wait for the lake to come to PostgreSQL's state; "
+                    "default 120",
+                },
+            ),
+            AS_JSON,
+        ),
+        prints=True,
+    ),
+    Command(
+        "maintain",
+        "compact small files, expire old snapshots and remove orphans, within a time budget",
+        _maintain,
+        (
+            TABLES,
+            Argument(
+                "--budget",
+                {
+                    "type": float,
+                    "default": 600,
+                    "metavar": "SECONDS",
+                    "help": "how long it may take; what is left over is done next time; "
+                    "default 600",
+                },
+            ),
+        ),
     ),
 )
 

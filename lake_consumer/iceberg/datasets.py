@@ -29,6 +29,8 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.table import Table
 from pyiceberg.types import IntegerType, LongType
 
+from lake_consumer.iceberg.scanning import scan_batches
+
 _COMPARISONS: Mapping[str, Callable[..., BooleanExpression]] = {
     "==": EqualTo,
     ">": GreaterThan,
@@ -96,5 +98,5 @@ class LakeDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
             selected_fields=tuple(read),
             snapshot_id=self._snapshot_id,
         )
-        batches = (batch.select(read).cast(schema) for batch in scan.to_arrow_batch_reader())
+        batches = (batch.select(read).cast(schema) for batch in scan_batches(scan))
         return ds.Scanner.from_batches(batches, schema=schema, columns=shown, filter=filter)

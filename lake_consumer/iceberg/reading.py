@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.table import Table
@@ -12,7 +12,7 @@ from pyiceberg.table import Table
 from lake_consumer.catalogs import CatalogUri
 from lake_consumer.cuts import CutBook, CutRow
 from lake_consumer.errors import NoLake
-from lake_consumer.iceberg.names import CATALOG, CUTS, LakeName
+from lake_consumer.iceberg.names import CATALOG, CHANGES_SUFFIX, CUTS, LakeName
 from lake_consumer.watermark import EMPTY, Watermark
 
 
@@ -24,6 +24,11 @@ class TableStatus:
     rows: int
     snapshots: int
     watermark: Watermark
+    data_files: int = 0
+    deleted_rows: int = 0
+    """Rows that are still in data files and that readers skip."""
+
+    state: str = "following"
 
 
 def open_catalog(uri: CatalogUri, warehouse: str) -> Catalog:
@@ -69,11 +74,33 @@ def read_statuses(uri: CatalogUri, warehouse: str) -> list[TableStatus]:
     if (file := uri.sqlite_file) is not None and not file.exists():
         return []
     lake = LakeReader(uri, warehouse)
-    return [_status(str(name), lake.load(name)) for name in lake.names()]
+    names = lake.names()
+    unreadable = lake.cuts().unreadable()
+    return [
+        replace(_status(str(name), lake.load(name)), state=_state(name, names, unreadable))
+        for name in names
+    ]
+
+
+def _state(name: LakeName, names: Collection[LakeName], unreadable: Collection[str]) -> str:
+    """What `status` says of a table beyond its numbers."""
+    if name.namespace.endswith(CHANGES_SUFFIX):
+        mirror = LakeName(name.namespace.removesuffix(CHANGES_SUFFIX), name.name)
+        return "following" if mirror in names else "log only: the table has no key"
+    return "not readable: being rebuilt" if str(name) in unreadable else "following"
 
 
 def _status(name: str, table: Table) -> TableStatus:
-    return TableStatus(name, rows_of(table), len(table.metadata.snapshots), watermark_of(table))
+    snapshot = table.current_snapshot()
+    summary = snapshot.summary if snapshot is not None else None
+    return TableStatus(
+        name,
+        rows_of(table),
+        len(table.metadata.snapshots),
+        watermark_of(table),
+        data_files=int((summary and summary.get("total-data-files")) or 0),
+        deleted_rows=int((summary and summary.get("total-position-deletes")) or 0),
+    )
 
 
 def rows_of(table: Table, snapshot_id: int | None = None) -> int:

@@ -111,6 +111,14 @@ class Oracle:
         values = [result.get_value(row, 0) for row in range(result.ntuples)]
         return [value.decode() for value in values if value is not None]
 
+    def written(self, table: str, column: str) -> dict[int, str]:
+        """Give a column's values as PostgreSQL's output function writes them, by id."""
+        query = f"SELECT id, {column} FROM public.{table} WHERE {column} IS NOT NULL ORDER BY id"
+        result = self._connection.execute(SQL(query)).pgresult
+        assert result is not None
+        pairs = [(result.get_value(n, 0), result.get_value(n, 1)) for n in range(result.ntuples)]
+        return {int(key or b""): (value or b"").decode() for key, value in pairs}
+
     def differing(self, type_name: str, ours: Sequence[str], texts: Sequence[str]) -> list[int]:
         """Say at which places two texts of a type are not the same value by its own `=`."""
         named = self._named(type_name)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.errors import MalformedWal
-from bridge.hotpath import packer_for
+from bridge.packing import packer_for
 from bridge.snapshot.columns import BlockPacker, cut_lines
 from schemas.shapes import Column
 from schemas.types import TEXT, ContractType, Kind

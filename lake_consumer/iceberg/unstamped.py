@@ -1,0 +1,29 @@
+"""Commits that are not a batch: care and healing leave the table where it stands in the stream.
+
+A batch stamps its place into the session, and with it into every commit of that session. Whoever
+commits something else takes the stamp off first; the next batch puts its own on.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import SparkSession
+
+from lake_consumer.iceberg.names import LakeName, quote
+from lake_consumer.watermark import EMPTY
+
+STAMP = "spark.sql.iceberg.snapshot-property."
+
+
+def take_stamp_off(spark: SparkSession) -> None:
+    for name in EMPTY.to_summary():
+        spark.conf.unset(STAMP + name)
+
+
+def argument(name: LakeName) -> str:
+    """A table as the argument of a procedure: a quoted name in a quoted text."""
+    return text(f"{quote(name.namespace)}.{quote(name.name)}")
+
+
+def text(value: str) -> str:
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"

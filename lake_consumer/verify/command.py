@@ -1,0 +1,189 @@
+"""`lake-consumer verify`: is the lake what the database is, and if not, where.
+
+All tables are compared at one cut. PostgreSQL keeps one snapshot open for as long as that takes,
+which holds back its vacuum; name a few tables where that matters.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+
+from lake_consumer.app import session_options
+from lake_consumer.config import LakeConfig
+from lake_consumer.cuts import Cut, CutBook
+from lake_consumer.errors import HealRefused, LakeDiffers, LakeError, LakeNotThere, UnknownTable
+from lake_consumer.iceberg.healing import Healer
+from lake_consumer.iceberg.mirrorrows import MirrorAtCut
+from lake_consumer.iceberg.names import BRIDGE_NAMESPACE, CHANGES_SUFFIX, log_of, mirror_of
+from lake_consumer.iceberg.reading import LakeReader
+from lake_consumer.jetstream.quiet import is_quiet_up_to
+from lake_consumer.natsoptions import NatsOptions
+from lake_consumer.postgres.source import Source
+from lake_consumer.session import open_session
+from lake_consumer.verify.report import Printer, TableReport, terminal_printer
+from lake_consumer.verify.table import TableCheck
+from schemas.names import TableName
+from schemas.positions import Lsn
+
+SHOWN = 20
+HEALED_AT_ONCE = 100_000
+ATTEMPTS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyOptions:
+    """What to compare, and what to do about differences."""
+
+    tables: tuple[str, ...] = ()
+    heal: bool = False
+    shown: int = SHOWN
+    patience_seconds: float = 120
+
+
+def verify(
+    config: LakeConfig,
+    tables: Sequence[str],
+    *,
+    heal: bool,
+    shown: int,
+    patience: float,
+    as_json: bool,
+) -> None:
+    options = VerifyOptions(tables=tuple(tables), heal=heal, shown=shown, patience_seconds=patience)
+    printer = terminal_printer(shown, as_json=as_json)
+    Verifier(
+        config, options, printer, lambda: open_session(session_options(config, short=True))
+    ).run()
+
+
+class Verifier:
+    """Compares a lake with its database."""
+
+    def __init__(
+        self,
+        config: LakeConfig,
+        options: VerifyOptions,
+        printer: Printer,
+        open_spark: Callable[[], SparkSession],
+    ) -> None:
+        self._config = config
+        self._options = options
+        self._printer = printer
+        self._open_spark = open_spark
+        self._lake = LakeReader(config.catalog, config.warehouse)
+
+    def run(self) -> None:
+        """Compare every table asked for; raises `LakeDiffers` where one is not equal."""
+        tables = choose(self._options.tables, mirrored(self._lake))
+        reports = self._compare(tables)
+        if self._options.heal:
+            reports = [self._heal(report) if report.differs else report for report in reports]
+        wrong = [report.table for report in reports if report.differs and not report.healed]
+        if wrong:
+            raise LakeDiffers(f"{len(wrong)} of {len(reports)} tables differ: {', '.join(wrong)}")
+        unknown = [report.table for report in reports if report.skipped and report.matters]
+        if unknown:
+            raise LakeNotThere(
+                f"{', '.join(unknown)} cannot be compared", advice="See the reasons above."
+            )
+
+    def _compare(self, tables: Sequence[TableName]) -> list[TableReport]:
+        with Source.open(self._config.postgres, tables) as source:
+            book, cut = await_cut(
+                self._lake, self._config.nats, source.mark(), self._options.patience_seconds
+            )
+            reports = []
+            for table in tables:
+                reports.append(self._check(source, book, cut, table))
+                self._printer.table(reports[-1])
+            return reports
+
+    def _check(self, source: Source, book: CutBook, cut: Cut, table: TableName) -> TableReport:
+        began = time.monotonic()
+        report = TableReport(str(table), cut)
+        try:
+            relation = source.relation(table)
+            mirror = MirrorAtCut(self._lake, book, cut, table)
+        except LakeError as error:
+            return report.skip(str(error), matters=True)
+        if relation is None:
+            return report.skip("the database has no such table", matters=True)
+        if not mirror.shape.key:
+            return report.skip("it has no key, so it has no mirror", matters=False)
+        check = TableCheck(source, relation, mirror, self._printer.progress(str(table)))
+        findings = check.run(None if self._options.heal else self._options.shown)
+        return report.found(findings, mirror, time.monotonic() - began)
+
+    def _heal(self, report: TableReport) -> TableReport:
+        """Write the rows that differ anew; look again where the table moved on meanwhile."""
+        healer = Healer(self._open_spark())
+        table = TableName.parse(report.table)
+        for attempt in range(ATTEMPTS):
+            if not report.differs:
+                return report
+            differences = report.differences
+            if len(differences) > HEALED_AT_ONCE:
+                raise HealRefused(
+                    f"{len(differences):,} rows of {table} differ, more than are healed by row",
+                    advice=f"Rebuild the table: `lake-consumer resync {table}`.",
+                )
+            with suppress(HealRefused):
+                healer.heal(table, report.mirror, report.layout, differences, report.cut)
+                healed = report.mark_healed()
+                self._printer.healed(healed)
+                return healed
+            if attempt < ATTEMPTS - 1:
+                self._lake = LakeReader(self._config.catalog, self._config.warehouse)
+                (report,) = self._compare([table])
+        raise HealRefused(f"{table} was written by others each time it was to be healed")
+
+
+def mirrored(lake: LakeReader) -> list[TableName]:
+    """The tables that have a mirror."""
+    return [
+        TableName(name.namespace, name.name)
+        for name in lake.names()
+        if name.namespace != BRIDGE_NAMESPACE and not name.namespace.endswith(CHANGES_SUFFIX)
+    ]
+
+
+def choose(wanted: Sequence[str], known: Sequence[TableName]) -> list[TableName]:
+    """The tables that were named, or all."""
+    chosen = [TableName.parse(text) for text in wanted]
+    for table in chosen:
+        if table not in known:
+            raise UnknownTable(f"the lake has no mirror {mirror_of(table)} (log {log_of(table)})")
+    return chosen or list(known)
+
+
+def await_cut(
+    lake: LakeReader, nats: NatsOptions, mark: Lsn, patience: float
+) -> tuple[CutBook, Cut]:
+    """Wait for a cut that has everything up to the mark."""
+    deadline = time.monotonic() + patience
+    while True:
+        book = lake.cuts()
+        cuts = book.cuts()
+        if found := next((cut for cut in cuts if cut.commit_lsn >= mark), None):
+            return book, found
+        if cuts and _is_quiet(nats, cuts[-1].stream_seq, mark):
+            return book, cuts[-1]
+        if time.monotonic() > deadline:
+            newest = cuts[-1] if cuts else "none"
+            raise LakeNotThere(
+                f"the lake has no cut at {mark} or behind it after {patience:.0f} s; "
+                f"its newest is {newest}"
+            )
+        time.sleep(0.5)
+
+
+def _is_quiet(nats: NatsOptions, applied: int, mark: Lsn) -> bool:
+    # Without NATS a cut may still come; then nothing needs to be asked of the stream.
+    with suppress(LakeError):
+        return is_quiet_up_to(nats, applied, mark)
+    return False
