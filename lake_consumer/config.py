@@ -12,6 +12,7 @@ from lake_consumer.catalogs import CatalogUri
 from lake_consumer.errors import BadOption
 from lake_consumer.natsoptions import NATS_OPTIONS, NatsOptions, nats_options
 from lake_consumer.options import Numbers, Option, read_values
+from lake_consumer.tablestates import FirstSight
 
 _MEBIBYTE = 1 << 20
 
@@ -61,6 +62,21 @@ OPTIONS = (
         help="tables written at the same time",
     ),
     Option(
+        name="first_sight",
+        flag="--first-sight",
+        env="LAKE_FIRST_SIGHT",
+        default="snapshot",
+        help="how a table begins that the lake has not seen: with a `snapshot` of what is in it, or"
+        " with what the `stream` holds, where that is known to be its whole history",
+    ),
+    Option(
+        name="patience",
+        flag="--patience",
+        env="LAKE_PATIENCE",
+        default="300",
+        help="seconds that `drain` waits for a snapshot nobody works on before it fails",
+    ),
+    Option(
         name="spark_master",
         flag="--spark-master",
         env="SPARK_MASTER",
@@ -87,6 +103,8 @@ class LakeConfig:
     limits: BatchLimits
     interval_seconds: float
     side_by_side: int
+    first_sight: FirstSight
+    patience_seconds: float
     spark_master: str
     driver_memory: str
     spark_conf: Mapping[str, str]
@@ -108,10 +126,22 @@ def read_config(
         ),
         interval_seconds=number("interval", float),
         side_by_side=number("side_by_side", int),
+        first_sight=_first_sight(values["first_sight"] or ""),
+        patience_seconds=number("patience", float),
         spark_master=values["spark_master"] or "",
         driver_memory=values["driver_memory"] or "",
         spark_conf=spark_conf,
     )
+
+
+def _first_sight(text: str) -> FirstSight:
+    known: Mapping[str, FirstSight] = {"snapshot": "snapshot", "stream": "stream"}
+    if text not in known:
+        raise BadOption(
+            f"{text!r} is no way to begin a table",
+            advice="Write --first-sight snapshot or --first-sight stream.",
+        )
+    return known[text]
 
 
 def _warehouse(text: str) -> str:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from lake_consumer.columns import TEXT_COLUMN, Columns, LakeColumn
+from lake_consumer.evolution import names_in
 from lake_consumer.values import from_contract, from_text, to_text
 from schemas.codecs import CODECS
 from schemas.shapes import TableShape
@@ -95,8 +96,12 @@ class Decoder:
 
     def _names(self, shape: TableShape) -> tuple[str | None, ...]:
         """What a revision calls each of the log's columns."""
-        by_position = {column.position: column.name for column in shape.columns}
-        return tuple(by_position.get(column.position) for column in self.columns)
+        return names_in(shape, self.columns)
+
+    def struct(self, rows: list[SentRow | None]) -> pa.StructArray:
+        """Rows of any of the shapes as one column, typed as a log's `new` is."""
+        names = {revision: self._names(shape) for revision, shape in self.shapes.items()}
+        return self._rows(rows, names)
 
     def decode(
         self, batch: pa.RecordBatch, names: Mapping[int, tuple[str | None, ...]]

@@ -35,6 +35,8 @@ def log_of(table: TableName) -> LakeName:
 
 
 CUTS = LakeName(BRIDGE_NAMESPACE, "cuts")
+RESYNCS = LakeName(BRIDGE_NAMESPACE, "resyncs")
+"""A table without rows, whose properties name the mirrors that are to be built anew."""
 
 
 def quote(identifier: str) -> str:

@@ -1,19 +1,26 @@
-"""The lake through pyiceberg: no Spark, no Java, and nothing is changed."""
+"""The lake through pyiceberg: no Spark, no Java, and no table of data is changed."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.types import NestedField, StringType
 
 from lake_consumer.catalogs import CatalogUri
 from lake_consumer.cuts import CutBook, CutRow
 from lake_consumer.errors import NoLake
 from lake_consumer.iceberg.names import CATALOG, CUTS, LakeName
+from lake_consumer.tablestates import describe_state
 from lake_consumer.watermark import EMPTY, Watermark
+
+ATTEMPTS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +31,8 @@ class TableStatus:
     rows: int
     snapshots: int
     watermark: Watermark
+    note: str = ""
+    """Why the table's mirror cannot be read, or what its change log lacks."""
 
 
 def open_catalog(uri: CatalogUri, warehouse: str) -> Catalog:
@@ -51,6 +60,24 @@ class LakeReader:
         with self._clear_errors():
             return self._catalog.load_table((name.namespace, name.name))
 
+    def set_properties(self, name: LakeName, properties: dict[str, str]) -> None:
+        """Set properties of a table, made without columns or rows of a meaning where missing.
+
+        In format 2: what pyiceberg 0.12 can write. Somebody may commit at the same moment.
+        """
+        kind = Schema(NestedField(1, "nothing", StringType(), required=False))
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                table = self._catalog.create_table_if_not_exists(
+                    (name.namespace, name.name), kind, properties={"format-version": "2"}
+                )
+                table.transaction().set_properties(properties).commit_transaction()
+                return
+            except CommitFailedException:
+                if attempt == ATTEMPTS:
+                    raise
+                time.sleep(0.1 * attempt)
+
     def cuts(self) -> CutBook:
         if CUTS not in self.names():
             return CutBook([])
@@ -73,7 +100,9 @@ def read_statuses(uri: CatalogUri, warehouse: str) -> list[TableStatus]:
 
 
 def _status(name: str, table: Table) -> TableStatus:
-    return TableStatus(name, rows_of(table), len(table.metadata.snapshots), watermark_of(table))
+    snapshots = len(table.metadata.snapshots)
+    note = describe_state(table.properties)
+    return TableStatus(name, rows_of(table), snapshots, watermark_of(table), note)
 
 
 def rows_of(table: Table, snapshot_id: int | None = None) -> int:

@@ -18,6 +18,8 @@ from lake_consumer.iceberg.following import ShapeFollower
 from lake_consumer.iceberg.mirror import Facts, MirrorWriter, fact_columns
 from lake_consumer.iceberg.names import log_of, mirror_of
 from lake_consumer.iceberg.outcomes import KeyedRows, events_of
+from lake_consumer.iceberg.renames import with_current_names
+from lake_consumer.iceberg.states import StateBook
 from lake_consumer.iceberg.tables import LakeTables, Table
 from lake_consumer.logs import warn
 from lake_consumer.shapes import ShapeBook
@@ -39,12 +41,18 @@ class TableApplier:
     """Applies the batches of one table, in order."""
 
     def __init__(
-        self, spark: SparkSession, tables: LakeTables, shapes: ShapeBook, table: TableName
+        self,
+        spark: SparkSession,
+        tables: LakeTables,
+        shapes: ShapeBook,
+        states: StateBook,
+        table: TableName,
     ) -> None:
         self._tables = tables
         self._shapes = shapes
+        self._states = states
         self._table = table
-        self._follower = ShapeFollower(tables, shapes, table)
+        self._follower = ShapeFollower(tables, shapes, states, table)
         self._writer = MirrorWriter(spark, mirror_of(table).sql)
         self._log_sql = log_of(table).sql
         self._warned = False
@@ -66,7 +74,8 @@ class TableApplier:
                 logged = self._write_log(log, changes)
             else:
                 rows = KeyedRows(columns, _key(shapes[newest], columns))
-                logged = self._write_both(log, mirror, changes, rows)
+                events = events_of(with_current_names(changes, shapes, columns), rows)
+                logged = self._write_both(log, mirror, changes, events, rows)
         finally:
             changes.unpersist()
         return Cut(
@@ -77,6 +86,8 @@ class TableApplier:
         )
 
     def _open_mirror(self, shape: TableShape, revision: int) -> Table | None:
+        if not self._states.get(self._table).is_live:
+            return None
         if shape.key:
             return self._follower.open_mirror(shape, revision)
         if not self._warned:
@@ -94,10 +105,11 @@ class TableApplier:
         self._append(log, changes, mark, logged)
         return logged
 
-    def _write_both(self, log: Table, mirror: Table, changes: DataFrame, rows: KeyedRows) -> int:
+    def _write_both(
+        self, log: Table, mirror: Table, changes: DataFrame, events: DataFrame, rows: KeyedRows
+    ) -> int:
         log_mark = self._tables.watermark(log).stream_sequence
         mirror_mark = self._tables.watermark(mirror).stream_sequence
-        events = events_of(changes, rows)
         logged, facts = _read_facts(events, rows, log_mark, mirror_mark)
         self._append(log, changes, log_mark, logged)
         names = [column.name for column in self._tables.columns(mirror)]
@@ -121,7 +133,7 @@ def _read_facts(
 
 
 def _key(shape: TableShape, columns: Columns) -> Columns:
-    by_position = {column.position: column for column in columns}
+    by_position = {column.position: column for column in columns if column.is_current}
     return tuple(by_position[column.position] for column in shape.key)
 
 
