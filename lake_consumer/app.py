@@ -1,7 +1,8 @@
 """The program: follow the stream, batch by batch.
 
 One loop serves `run` and `drain`. Where to begin is asked of the tables (`watermark`), where a
-batch ends of the stream (`batches`), and the durable consumer is moved only when a batch is in.
+batch ends of the stream (`batches`), where the stream is broken of `gaps`, and the durable consumer
+is moved only when a batch is in. Between batches `loader` looks after tables that need a snapshot.
 """
 
 from __future__ import annotations
@@ -17,17 +18,20 @@ from threading import Event
 from lake_consumer import maintaining
 from lake_consumer.batches import Batch, BatchLimits, Pace, plan_batch
 from lake_consumer.config import LakeConfig
-from lake_consumer.errors import StreamMissing
+from lake_consumer.errors import MessagesMissing, StreamMissing
 from lake_consumer.exporter import Endpoints, serving
+from lake_consumer.gaps import Gap, next_gap
 from lake_consumer.iceberg.lake import Applied, Lake
 from lake_consumer.iceberg.reading import LakeReader, read_statuses
 from lake_consumer.jetstream.stream import CdcStream, StreamState
+from lake_consumer.loader import LOOK_SECONDS, Loader
 from lake_consumer.logs import info
 from lake_consumer.maintaining import Rounds
 from lake_consumer.metrics import Meter, Remembered
 from lake_consumer.session import SessionOptions, open_session
-from lake_consumer.watermark import plan_resume
+from lake_consumer.watermark import Watermark, plan_resume
 from schemas.positions import Lsn
+from schemas.streams import CDC_STREAM
 
 POLL_SECONDS = 1.0
 SHORT_DRAIN = 1_000_000
@@ -46,13 +50,14 @@ def session_options(config: LakeConfig, *, short: bool) -> SessionOptions:
 
 
 def drain(config: LakeConfig, stop: Event, on_ready: Callable[[], None] = lambda: None) -> None:
-    """Catch up with the stream's end as it is now."""
+    """Catch up with the stream's end as it is now, and finish every snapshot that is due."""
     with closing(CdcStream(config.nats)) as stream:
         state = stream.state()
         goal = state.last
         follower = _open(config, stream, on_ready, short=state.messages < SHORT_DRAIN)
-        while not stop.is_set() and follower.step(goal):
-            pass
+        while not stop.is_set() and follower.catch_up(goal):
+            if follower.is_waiting:
+                stop.wait(LOOK_SECONDS)
         info("drained", applied=follower.applied, stream_end=goal)
 
 
@@ -68,6 +73,8 @@ def run(config: LakeConfig, stop: Event, on_ready: Callable[[], None] = lambda: 
         with serving(config.metrics, Endpoints(follower.meter, tables)):
             while not stop.is_set():
                 began = time.monotonic()
+                # First: the bridge takes the snapshots asked for while the batch is applied.
+                follower.load()
                 full = follower.step(None)
                 rounds.between_batches()
                 pause = POLL_SECONDS if not full else config.interval_seconds
@@ -110,8 +117,11 @@ def _open(
         stream.shape,
         side_by_side=config.side_by_side,
         dead_letters=config.dead_letters,
+        first_sight=config.first_sight,
+        can_load=True,
     )
-    follower = Follower(config.limits, stream, lake)
+    loader = Loader(stream, lake, patience_seconds=config.patience_seconds)
+    follower = Follower(config.limits, stream, lake, loader)
     stream.ensure_durable()
     info("ready", seconds=time.monotonic() - began, applied=follower.applied)
     return follower
@@ -120,28 +130,38 @@ def _open(
 class Follower:
     """Applies one batch after another, from where the tables say they are."""
 
-    def __init__(self, limits: BatchLimits, stream: CdcStream, lake: Lake) -> None:
+    def __init__(
+        self, limits: BatchLimits, stream: CdcStream, lake: Lake, loader: Loader | None = None
+    ) -> None:
         self._pace = Pace(limits)
         self._stream = stream
         self._lake = lake
+        self._loader = loader
         self.meter = Meter()
-        cuts, tables = lake.watermarks()
+        self._mark, tables = lake.watermarks()
         state = stream.state()
-        resume = plan_resume(cuts, tables.values(), state.first, state.last)
+        resume = plan_resume(self._mark, tables.values(), state.first, state.last)
         self._interrupted_end = resume.interrupted_end
+        self._marked_gap: int | None = None
         self.applied = resume.first - 1
+        self.is_waiting = False
+        if loader is not None:
+            loader.see_tables(self.applied)
 
     def step(self, goal: int | None) -> bool:
         """Apply the next batch up to `goal` (or the stream's end); False where there is none."""
         state = self._stream.state()
         self.meter.looked(state.last, self.applied)
-        batch = self._plan(state, state.last if goal is None else goal)
+        newest = state.last if goal is None else goal
+        gap = self._find_gap(state, newest)
+        batch = self._plan(state, newest if gap is None else gap.first - 1, gap)
         if batch is None:
-            return False
+            return self._cross(gap)
         began = time.monotonic()
         applied = self._lake.apply(batch)
         self._stream.move_durable(batch.last)
         self.applied = batch.last
+        self._mark = Watermark(batch.last, batch.commit_lsn, batch.commit_ts)
         self._interrupted_end = None
         self._pace.applied(batch.messages, max(0, state.last - batch.last))
         seconds = time.monotonic() - began
@@ -149,13 +169,55 @@ class Follower:
         _report(batch, applied, state, seconds)
         return True
 
-    def _plan(self, state: StreamState, newest: int) -> Batch | None:
+    def load(self) -> bool:
+        """Look after tables that wait for a snapshot; False where none could be loaded."""
+        if self._loader is None or self._interrupted_end is not None:
+            return False
+        at_mark = self._mark.stream_sequence == self.applied
+        return self._loader.step(self._mark if at_mark else Watermark(self.applied, 0))
+
+    def catch_up(self, goal: int) -> bool:
+        """Go one step towards `goal` with every mirror loaded; False when there."""
+        # First: the bridge takes the snapshots that are asked for while the batch is applied.
+        loaded = self.load()
+        # Where a snapshot is due the goal may lie behind it, and in the middle of a transaction.
+        loading = self._loader is not None and bool(self._loader.tables)
+        stepped = self.step(None if loading else goal)
+        self.is_waiting = not stepped and not loaded
+        if self.is_waiting and self._loader is not None and self._loader.tables:
+            self._loader.wait()
+            return True
+        return not self.is_waiting
+
+    def _find_gap(self, state: StreamState, newest: int) -> Gap | None:
         first = self.applied + 1
-        if self._interrupted_end is not None:
-            info("taking an interrupted batch again", first=first, last=self._interrupted_end)
-            count = self._interrupted_end - first + 1
-            return plan_batch(first, self._interrupted_end, count, self._stream.look)
+        if self._marked_gap is None or self._marked_gap < first:
+            self._marked_gap = self._stream.gap_mark(first)
+        gap = next_gap(first, state.first, state.holes, self._marked_gap)
+        return gap if gap is not None and gap.first <= newest else None
+
+    def _plan(self, state: StreamState, newest: int, gap: Gap | None) -> Batch | None:
+        first, end = self.applied + 1, self._interrupted_end
+        if end is not None and gap is None:
+            info("taking an interrupted batch again", first=first, last=end)
+            return plan_batch(first, end, end - first + 1, self._stream.look)
+        if end is not None:
+            # Broken inside: its tables begin anew behind the gap, whatever they have of it.
+            return None
         return plan_batch(first, newest, self._pace.messages(state.mean_bytes), self._stream.look)
+
+    def _cross(self, gap: Gap | None) -> bool:
+        """Go on behind a gap, if there is one; False where the stream is just not longer."""
+        if gap is None:
+            return False
+        missing = Gap(self.applied + 1, gap.last, gap.why)
+        if self._loader is None:
+            raise MessagesMissing(f"stream {CDC_STREAM.name} lacks sequence {missing}: {gap.why}")
+        self._loader.heal(missing)
+        self.applied = gap.last
+        if self._interrupted_end is not None and self._interrupted_end <= gap.last:
+            self._interrupted_end = None
+        return True
 
 
 def _report(batch: Batch, applied: Applied, state: StreamState, seconds: float) -> None:

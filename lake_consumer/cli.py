@@ -24,13 +24,15 @@ examples:
   lake-consumer drain --nats-url nats://127.0.0.1:4222 --warehouse ./lake
   lake-consumer run --interval 10
   lake-consumer status
+  lake-consumer resync sales.orders
   lake-consumer query "SELECT count(*) FROM users"
   lake-consumer query --at latest-cut --csv "SELECT * FROM sales.orders JOIN users USING (user_id)"
 
 The NATS user and password come from NATS_LAKE_USER and NATS_LAKE_PASSWORD, or from files named by
 NATS_LAKE_USER_FILE and NATS_LAKE_PASSWORD_FILE. Every variable below may be given as *_FILE.
 
-exit codes: 0 done, 1 failed with nothing lost, 2 bad option, 3 NATS or its stream not there
+exit codes: 0 done, 1 failed with nothing lost, 2 bad option, 3 NATS or its stream not there,
+4 nobody takes a snapshot that is needed
 """
 
 
@@ -81,6 +83,12 @@ def _status(config: LakeConfig, flags: Flags) -> None:
     as_json = flags["json"]
     text = json.dumps(status.status_document(found)) if as_json else status.render_status(found)
     sys.stdout.write(text + "\n")
+
+
+def _resync(config: LakeConfig, flags: Flags) -> None:
+    from lake_consumer.resync import ask_resync  # noqa: PLC0415 - as above
+
+    sys.stdout.write(ask_resync(config, flags["table"]) + "\n")
 
 
 def _query(config: LakeConfig, flags: Flags) -> None:
@@ -135,6 +143,13 @@ COMMANDS = (
     Command("run", "follow the stream until stopped", _run),
     Command("drain", "catch up with the stream's present end, then exit", _drain),
     Command("status", "show where every table stands", _status, (AS_JSON,), prints=True),
+    Command(
+        "resync",
+        "build the mirror of a table anew from a snapshot; its history is kept",
+        _resync,
+        (Argument("table", {"metavar": "TABLE", "nargs": "+", "help": "users, or sales.orders"}),),
+        prints=True,
+    ),
     Command(
         "query",
         "run SQL over the lake's tables, as they are now or as they were at a cut",

@@ -19,11 +19,17 @@ TEXT_COLUMN = "_bridge_text"
 
 @dataclass(frozen=True, slots=True)
 class LakeColumn:
-    """One column of a mirror or of a change log's row."""
+    """One column of a mirror or of a change log's row.
+
+    In a change log a column may have stepped `aside`, for one of the same attnum whose type it
+    cannot be; one that names a `relation` is of a table that was dropped and created anew since.
+    """
 
     position: int
     name: str
     type: ContractType
+    aside: bool = False
+    relation: int | None = None
 
     @classmethod
     def of(cls, column: Column) -> LakeColumn:
@@ -31,12 +37,21 @@ class LakeColumn:
 
     @property
     def doc(self) -> str:
-        return f"attnum={self.position} type={self.type}"
+        aside = " aside" if self.aside else ""
+        relation = "" if self.relation is None else f" relation={self.relation}"
+        return f"attnum={self.position} type={self.type}{aside}{relation}"
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the table has this column, or had it until it was dropped."""
+        return not self.aside and self.relation is None
 
 
 Columns = tuple[LakeColumn, ...]
 
-_DOC = re.compile(r"attnum=(?P<position>\d+) type=(?P<type>\S+)")
+_DOC = re.compile(
+    r"attnum=(?P<position>\d+) type=(?P<type>\S+)(?P<aside> aside)?(?: relation=(?P<relation>\d+))?"
+)
 
 
 def columns_of(shape: TableShape) -> Columns:
@@ -48,4 +63,10 @@ def read_doc(name: str, doc: str | None) -> LakeColumn | None:
     found = _DOC.match(doc or "")
     if found is None:
         return None
-    return LakeColumn(int(found["position"]), name, parse_type(found["type"]))
+    return LakeColumn(
+        int(found["position"]),
+        name,
+        parse_type(found["type"]),
+        aside=found["aside"] is not None,
+        relation=None if found["relation"] is None else int(found["relation"]),
+    )

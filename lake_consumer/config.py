@@ -18,6 +18,7 @@ from lake_consumer.natsoptions import NATS_OPTIONS, NatsOptions, nats_options
 from lake_consumer.options import Numbers, Option, Values, read_switch, read_values
 from lake_consumer.pgoptions import PG_OPTIONS, PostgresOptions, postgres_options
 from lake_consumer.stores import STORE_OPTIONS, ObjectStore, is_s3
+from lake_consumer.tablestates import FirstSight
 
 _MEBIBYTE = 1 << 20
 WAREHOUSE = "./lake"
@@ -82,6 +83,21 @@ OPTIONS = (
         "without them, instead of stopping",
     ),
     Option(
+        name="first_sight",
+        flag="--first-sight",
+        env="LAKE_FIRST_SIGHT",
+        default="snapshot",
+        help="how a table begins that the lake has not seen: with a `snapshot` of what is in it, or"
+        " with what the `stream` holds, where that is known to be its whole history",
+    ),
+    Option(
+        name="patience",
+        flag="--patience",
+        env="LAKE_PATIENCE",
+        default="300",
+        help="seconds that `drain` waits for a snapshot nobody works on before it fails",
+    ),
+    Option(
         name="spark_master",
         flag="--spark-master",
         env="SPARK_MASTER",
@@ -128,6 +144,8 @@ class LakeConfig:
     interval_seconds: float
     side_by_side: int
     dead_letters: bool
+    first_sight: FirstSight
+    patience_seconds: float
     spark_master: str
     driver_memory: str
     spark_conf: Mapping[str, str]
@@ -154,6 +172,8 @@ def read_config(
         interval_seconds=number("interval", float),
         side_by_side=number("side_by_side", int),
         dead_letters=read_switch(_option("dead_letter"), values["dead_letter"]),
+        first_sight=_first_sight(values["first_sight"] or ""),
+        patience_seconds=number("patience", float),
         spark_master=values["spark_master"] or "",
         driver_memory=values["driver_memory"] or "",
         spark_conf=spark_conf,
@@ -171,6 +191,16 @@ def _port(text: str | None) -> int | None:
     if not text.isdecimal() or int(text) >= 1 << 16:
         raise BadOption(f"{text!r} is not a port", advice="Correct --metrics-port.")
     return int(text)
+
+
+def _first_sight(text: str) -> FirstSight:
+    known: Mapping[str, FirstSight] = {"snapshot": "snapshot", "stream": "stream"}
+    if text not in known:
+        raise BadOption(
+            f"{text!r} is no way to begin a table",
+            advice="Write --first-sight snapshot or --first-sight stream.",
+        )
+    return known[text]
 
 
 def _warehouse(text: str, catalog_uri: str) -> str:

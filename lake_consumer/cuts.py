@@ -69,7 +69,8 @@ class CutBook:
     """The table of cuts, read whole: it has one row per table and lake commit."""
 
     def __init__(self, rows: Iterable[CutRow]) -> None:
-        self._rows = sorted(rows, key=lambda row: row.stream_seq)
+        # A mirror that is rebuilt while the stream stands still can be read again at the same cut.
+        self._rows = sorted(rows, key=lambda row: (row.stream_seq, row.snapshot_id is not None))
 
     def cuts(self) -> list[Cut]:
         """Every cut, oldest first."""

@@ -46,8 +46,8 @@ class MessagesMissing(LakeError):
     """Messages the lake has not read are gone from the stream."""
 
     advice = (
-        "They expired or were deleted before they were read, so the lake cannot follow from here. "
-        "Start a new lake (an empty LAKE_WAREHOUSE), and raise the stream's max age or max bytes."
+        "They expired or were deleted before they were read. `lake-consumer run` and `drain` heal "
+        "that with new snapshots; raise the stream's max age or max bytes."
     )
 
 
@@ -81,10 +81,23 @@ class ShapeUnknown(LakeError):
 class IncompatibleShape(LakeError):
     """A change of shape that Iceberg cannot follow in place."""
 
+    advice = "`lake-consumer resync TABLE` builds the mirror anew from a snapshot."
+
+
+class SnapshotGone(LakeError):
+    """A snapshot that is not what its meta says, or not there any more."""
+
+    advice = "Another one is asked for by itself."
+
+
+class NoSnapshot(LakeError):
+    """A table waits for a snapshot that nobody takes."""
+
     advice = (
-        "Drop the table's mirror and change log and let them be built anew from a snapshot; "
-        "tables already applied in this batch are kept and nothing is repeated."
+        "Start the bridge that publishes it, or look at its log. Nothing is lost: start again to "
+        "go on. Where the stream holds the whole history, --first-sight stream needs no snapshot."
     )
+    exit_code = 4
 
 
 class LakeBusy(LakeError):

@@ -1,16 +1,19 @@
 """How a lake table follows a change of shape: a pure plan of steps, by column identity.
 
-The mirror follows the shape: add, drop, rename, widen. The change log forgets nothing: a dropped
-column stays, and steps aside (`name__attnum`) when a new column takes its name.
-What Iceberg cannot do in place raises `IncompatibleShape`.
+The mirror follows the shape: add, drop, rename, widen. What Iceberg cannot do in place is never
+asked of a mirror that keeps its rows: it is parked, or rebuilt (`plan_rebuild`), see `tablestates`.
+The change log forgets nothing and never waits: a dropped column stays, and steps aside
+(`name__attnum`) when a new column takes its name or its attnum.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 
 from lake_consumer.columns import Columns, LakeColumn
 from lake_consumer.errors import IncompatibleShape
+from schemas.shapes import TableShape
 from schemas.types import ContractType
 
 
@@ -43,7 +46,15 @@ class WidenColumn:
     column: LakeColumn
 
 
-Step = AddColumn | DropColumn | RenameColumn | WidenColumn
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """A column of a change log that keeps its values and makes room for another."""
+
+    before: LakeColumn
+    after: LakeColumn
+
+
+Step = AddColumn | DropColumn | RenameColumn | WidenColumn | SetAside
 
 _WIDENS = {("int", "bigint"), ("float", "double")}
 """Pairs of Spark types that Iceberg promotes without touching data files."""
@@ -75,17 +86,82 @@ def plan_mirror(table: str, held: Columns, wanted: Columns) -> list[Step]:
     return [*drops, *_follow(table, staying, wanted)]
 
 
-def plan_log(table: str, held: Columns, wanted: Columns) -> list[Step]:
-    """Like the mirror's plan, but nothing is dropped."""
-    wanted_positions = {column.position for column in wanted}
-    wanted_names = {column.name for column in wanted}
-    aside: list[Step] = [
-        RenameColumn(column.name, f"{column.name}__{column.position}")
+def plan_rebuild(held: Columns, wanted: Columns, *, anew: bool = False) -> list[Step]:
+    """Make `held` look like `wanted` where every row is about to be written again.
+
+    A column that cannot follow is dropped and added: an old snapshot still has the one that was.
+    Of a table created `anew` nothing is the same column, whatever its name and attnum.
+    """
+    kept = {column.position: column for column in wanted} if not anew else {}
+    staying = tuple(
+        column
         for column in held
-        if column.position not in wanted_positions and column.name in wanted_names
-    ]
-    staying = tuple(column for column in held if column.position in wanted_positions)
-    return [*aside, *_follow(table, staying, wanted)]
+        if column.position in kept and can_hold(column.type, kept[column.position].type)
+    )
+    drops: list[Step] = [DropColumn(column) for column in held if column not in staying]
+    return [*drops, *_follow("", staying, wanted)]
+
+
+def plan_log(held: Columns, wanted: Columns, *, left: int | None = None) -> list[Step]:
+    """Like the mirror's plan, but nothing is dropped and nothing is refused.
+
+    `left` is the relation that all columns so far belong to, where there is another one now.
+    """
+    types = {column.position: column.type for column in wanted}
+    names = {column.name for column in wanted}
+    taken = names | {column.name for column in held}
+    staying: list[LakeColumn] = []
+    aside: list[Step] = []
+    for column in held:
+        stays = left is None and column.is_current and column.position in types
+        if stays and can_hold(column.type, types[column.position]):
+            staying.append(column)
+            continue
+        name = _free(column, taken) if stays or column.name in names else column.name
+        taken.add(name)
+        relation = column.relation if left is None or column.relation is not None else left
+        after = replace(column, name=name, aside=column.aside or stays, relation=relation)
+        if after != column:
+            aside.append(SetAside(column, after))
+    return [*aside, *_follow("", tuple(staying), wanted)]
+
+
+def _free(column: LakeColumn, taken: Collection[str]) -> str:
+    name = f"{column.name}__{column.position}"
+    while name in taken:
+        name += "_"
+    return name
+
+
+def names_in(shape: TableShape, columns: Columns) -> tuple[str | None, ...]:
+    """What a shape calls each column of a change log; None for those it has no value for."""
+    own = [c for c in columns if c.relation == shape.relation_id]
+    own = own or [c for c in columns if c.relation is None]
+    called: dict[LakeColumn, str] = {}
+    for sent in shape.columns:
+        fitting = [c for c in own if c.position == sent.position and can_hold(sent.type, c.type)]
+        # The one the table has now, else the one that stepped aside last.
+        fitting.sort(key=lambda column: not column.aside)
+        if fitting:
+            called[fitting[-1]] = sent.name
+    return tuple(called.get(column) for column in columns)
+
+
+Renames = Mapping[tuple[int, str], str]
+"""What a change log calls a column now, by revision and the name it had there."""
+
+
+def renames_in(shapes: Mapping[int, TableShape], columns: Columns) -> Renames:
+    """Give the columns that revisions call by another name than the change log does now.
+
+    A change names the columns it did not send as its own revision called them.
+    """
+    return {
+        (revision, sent): column.name
+        for revision, shape in shapes.items()
+        for column, sent in zip(columns, names_in(shape, columns), strict=True)
+        if sent is not None and sent != column.name
+    }
 
 
 def _follow(table: str, held: Columns, wanted: Columns) -> list[Step]:

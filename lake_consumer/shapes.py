@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from lake_consumer.errors import IncompatibleShape, ShapeUnknown
+from lake_consumer.errors import ShapeUnknown
 from schemas.names import TableName
 from schemas.shapes import TableShape
 
@@ -60,12 +60,3 @@ def shape_properties(shape: TableShape, revision: int) -> dict[str, str]:
 def held_revision(properties: Mapping[str, str]) -> int:
     """The newest revision a lake table has followed; revisions only ever grow."""
     return int(properties.get(REVISION_PROPERTY, "0"))
-
-
-def require_same_relation(before: TableShape | None, after: TableShape) -> None:
-    """Column positions identify columns only within one relation."""
-    if before is not None and before.relation_id != after.relation_id:
-        raise IncompatibleShape(
-            f"{after.name} was dropped and created anew (relation {before.relation_id} "
-            f"became {after.relation_id})"
-        )

@@ -45,7 +45,10 @@ def render_status(status: Status) -> str:
     ]
     if not status.tables:
         lines = ["The lake holds no tables yet."]
-    return "\n".join([*lines, "", _stream_line(status)])
+    notes = [f"{table.name}: {table.note}" for table in status.tables if table.note]
+    if any("parked" in table.note for table in status.tables):
+        notes.append("`lake-consumer resync TABLE` builds a mirror that is parked anew.")
+    return "\n".join([*lines, "", *notes, _stream_line(status)])
 
 
 def _cells(table: TableStatus) -> tuple[str, ...]:

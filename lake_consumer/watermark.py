@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from lake_consumer.errors import MessagesMissing, StreamReplaced
+from lake_consumer.errors import StreamReplaced
 
 STREAM_SEQUENCE = "bridge.stream-sequence"
 COMMIT_LSN = "bridge.commit-lsn"
@@ -64,7 +64,10 @@ class Resume:
 def plan_resume(
     cuts: Watermark, tables: Iterable[Watermark], stream_first: int, stream_last: int
 ) -> Resume:
-    """Say where to go on, or why the stream cannot be followed any more."""
+    """Say where to go on, or why the stream cannot be followed any more.
+
+    What the stream no longer holds of it is for `gaps` to find.
+    """
     reached = max([cuts, *tables]).stream_sequence
     if stream_last < reached:
         raise StreamReplaced(
@@ -74,8 +77,4 @@ def plan_resume(
     if cuts == EMPTY:
         # A new lake begins with what the stream still holds.
         first = max(first, stream_first)
-    elif stream_first > first:
-        raise MessagesMissing(
-            f"the lake needs stream sequence {first} next, but the stream begins at {stream_first}"
-        )
     return Resume(first, reached if reached >= first else None)

@@ -342,7 +342,17 @@ SNAPSHOT_META = Payload(
             "SHA-256 over the bodies of all chunks, in chunk order, as they are: an oversize one"
             " is the object's content, a compressed one is taken decompressed",
         ),
+        "cdc_complete": _integer(
+            0, about="sequence of the CDC stream; every change in the snapshot is at or before it"
+        ),
+        "schema_revision": REVISION,
+        "whole": {
+            "description": "whether it is the whole table, and not only a range or some columns",
+            "type": "boolean",
+        },
     },
+    # Older bridges do not send them.
+    optional=("cdc_complete", "schema_revision", "whole"),
 )
 
 SNAPSHOT_ERROR = Payload(

@@ -52,12 +52,29 @@ class SnapshotName:
             "cdc_sequence": self.cdc_sequence,
         }
 
-    def meta(self, *, batch_count: int, row_count: int, checksum: str) -> dict[str, Any]:
+    def meta(
+        self,
+        *,
+        batch_count: int,
+        row_count: int,
+        checksum: str,
+        cdc_complete: int,
+        schema_revision: int,
+        whole: bool,
+    ) -> dict[str, Any]:
+        """Give what completes a snapshot.
+
+        Every change with commit_lsn < `lsn` stands in the CDC stream at or before `cdc_complete`:
+        who has read that far and applies what is not in the snapshot has the table as it is there.
+        """
         return {
             **self.start(),
             "batch_count": batch_count,
             "row_count": row_count,
             "checksum": checksum,
+            "cdc_complete": cdc_complete,
+            "schema_revision": schema_revision,
+            "whole": whole,
         }
 
     def chunk_head(self, chunk: int, schema_revision: int) -> dict[str, Any]:

@@ -36,6 +36,10 @@ class SnapshotRequest:
     def is_range(self) -> bool:
         return bool(self.from_key or self.to_key)
 
+    @property
+    def is_whole(self) -> bool:
+        return not self.is_range and not self.columns
+
 
 def parse_request(token: str, body: bytes) -> SnapshotRequest:
     """Read the subject's last part and the body, or say what is wrong with them."""

@@ -35,6 +35,7 @@ WAITING_AT_MOST = 100
 RECONNECT_SECONDS = 1.0
 TELL_EVERY_SECONDS = 1.0
 LOG_EVERY_SECONDS = 15.0
+STORED_EVERY_SECONDS = 0.1
 
 ASK_AGAIN = "Ask again; a new snapshot has a new id."
 
@@ -276,12 +277,28 @@ class SnapshotService:
                 _log.info("snapshot %s of %s at %s begins", name.snapshot_id, name.table,
                           Lsn(name.lsn))  # fmt: skip
                 chunks, checksum = await taking.copy(name)
-                meta = name.meta(batch_count=chunks, row_count=progress.rows, checksum=checksum)
+                meta = name.meta(
+                    batch_count=chunks,
+                    row_count=progress.rows,
+                    checksum=checksum,
+                    cdc_complete=await self._until_stored(name.lsn),
+                    schema_revision=taking.revision,
+                    whole=running.request.is_whole,
+                )
                 await self._init.completed(name.table, meta)
             finally:
                 telling.cancel()
                 await taking.close()
         self._note_complete(progress)
+
+    async def _until_stored(self, lsn: int) -> int:
+        """Wait until the stream has all that committed below an LSN; give where it then ends.
+
+        The pipeline's position follows keepalives too, so this does not wait for a next change.
+        """
+        while self._status.acked_lsn < lsn:
+            await asyncio.sleep(STORED_EVERY_SECONDS)
+        return await self._helpers.cdc_end()
 
     async def _check(self, request: SnapshotRequest) -> None:
         """Refuse at once what cannot be served, also while others are being served."""

@@ -161,6 +161,7 @@ class Taking:
         self._chunks = 0
         self._checksum = Checksum()
         self._cdc_sequence = 0
+        self.revision = 0
 
     async def close(self) -> None:
         await self._stack.aclose()
@@ -179,7 +180,7 @@ class Taking:
                 advice="Ask again when nobody truncates or alters the table.",
             )
         self._plan = plan
-        self._revision = await self._helpers.register(plan.shape, self._progress.lsn)
+        self.revision = await self._helpers.register(plan.shape, self._progress.lsn)
         progress = self._progress
         return SnapshotName(
             progress.snapshot_id, self._request.table, progress.lsn, self._cdc_sequence
@@ -278,7 +279,7 @@ class Taking:
         """Number a chunk and queue it; nothing waits between the two, so numbers are the order."""
         await outflow.room()
         number, self._chunks = self._chunks, self._chunks + 1
-        body = bodies.chunk(name.chunk_head(number, self._revision), chunk.blocks)
+        body = bodies.chunk(name.chunk_head(number, self.revision), chunk.blocks)
         message = Outgoing(
             snapshot_chunk_subject(name.table, name.snapshot_id, number),
             chunk_id(name.snapshot_id, name.table, number),

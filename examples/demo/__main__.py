@@ -26,6 +26,7 @@ from examples.demo.story import life_of
 from examples.demo.verdict import TableVerdict, judge
 from examples.demo.workload import (
     CUSTOMERS,
+    EARLIER,
     SCHEMA,
     STORY_CUSTOMER,
     TABLES,
@@ -67,6 +68,7 @@ def _demonstrate(folder: Path, rows: int, victim: Part | None) -> bool:
         with psycopg.connect(dsn, autocommit=True) as database:
             with step("init.sh") as now:
                 database.execute(SCHEMA)
+                database.execute(EARLIER)
                 now.done(f"init.sh: {stack.run_init_sh()}")
             with step("starting the bridge") as now:
                 stack.start_bridge(now)

@@ -25,7 +25,8 @@ ORDERS = TableName("public", "orders")
 ORDER_ITEMS = TableName("public", "order_items")
 MEASUREMENTS = TableName("public", "measurements")
 INVOICES = TableName("billing", "invoices")
-TABLES = (CUSTOMERS, PRODUCTS, ORDERS, ORDER_ITEMS, MEASUREMENTS, INVOICES)
+COUNTRIES = TableName("public", "countries")
+TABLES = (CUSTOMERS, PRODUCTS, ORDERS, ORDER_ITEMS, MEASUREMENTS, INVOICES, COUNTRIES)
 
 SHOPPERS = 3
 STORY_CUSTOMER = 1
@@ -53,6 +54,14 @@ CREATE TABLE billing.invoices (
     id uuid PRIMARY KEY DEFAULT gen_random_uuid(), order_id bigint NOT NULL,
     total numeric(14, 4) NOT NULL, due date NOT NULL, paid_at timestamp);
 """
+
+EARLIER: LiteralString = """
+CREATE TABLE countries (code text PRIMARY KEY, name text NOT NULL);
+INSERT INTO countries VALUES ('at', 'Österreich'), ('jp', '日本'), ('us', 'United States');
+INSERT INTO customers (id, name, biography)
+SELECT 1000000 + n, 'customer of old ' || n, repeat('long ago ', n) FROM generate_series(1, 1000) n;
+"""
+"""What is there before anybody follows; one table never changes at all."""
 
 _MEASURE: LiteralString = """
 INSERT INTO measurements

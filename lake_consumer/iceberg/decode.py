@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from lake_consumer.columns import TEXT_COLUMN, Columns, LakeColumn
+from lake_consumer.evolution import names_in
 from lake_consumer.values import from_contract, from_text, to_text
 from schemas.shapes import TableShape
 from schemas.types import ContractType
@@ -106,11 +107,7 @@ class Decoder:
     @cached_property
     def _names(self) -> Mapping[int, tuple[str | None, ...]]:
         """What each revision calls each of the log's columns."""
-        return {revision: self._named(shape) for revision, shape in self.shapes.items()}
-
-    def _named(self, shape: TableShape) -> tuple[str | None, ...]:
-        by_position = {column.position: column.name for column in shape.columns}
-        return tuple(by_position.get(column.position) for column in self.columns)
+        return {revision: names_in(shape, self.columns) for revision, shape in self.shapes.items()}
 
     def decode(self, sequences: Sequence[int], changes: Sequence[dict[str, Any]]) -> pa.RecordBatch:
         """Make rows of the change log."""

@@ -1,8 +1,10 @@
 """A table's change log and mirror, made where missing and led through every change of shape.
 
 The log follows every revision a batch brings, one by one, so that no column of a revision between
-is missing. The mirror goes straight to the newest. Revisions only grow: one that a table is already
-past belongs to a batch taken again, and is left alone.
+is missing, and never refuses one. The mirror goes straight to the newest, as long as the table's
+state lets it (`tablestates`); the state is decided and kept in the commit that evolves the log.
+Revisions only grow: one that a table is already past belongs to a batch taken again, and is left
+alone.
 """
 
 from __future__ import annotations
@@ -10,17 +12,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lake_consumer.columns import columns_of
-from lake_consumer.evolution import plan_log, plan_mirror
+from lake_consumer.errors import ShapeUnknown
+from lake_consumer.evolution import plan_log, plan_mirror, plan_rebuild
 from lake_consumer.iceberg.names import log_of, mirror_of
+from lake_consumer.iceberg.states import StateBook
 from lake_consumer.iceberg.tables import LakeTables, Table
 from lake_consumer.iceberg.types import log_schema, mirror_schema
 from lake_consumer.logs import info
-from lake_consumer.shapes import (
-    ShapeBook,
-    held_revision,
-    require_same_relation,
-    shape_properties,
-)
+from lake_consumer.shapes import ShapeBook, held_revision, shape_properties
 from schemas.names import TableName
 from schemas.shapes import TableShape
 
@@ -28,9 +27,12 @@ from schemas.shapes import TableShape
 class ShapeFollower:
     """Opens the two lake tables of one PostgreSQL table."""
 
-    def __init__(self, tables: LakeTables, shapes: ShapeBook, table: TableName) -> None:
+    def __init__(
+        self, tables: LakeTables, shapes: ShapeBook, states: StateBook, table: TableName
+    ) -> None:
         self._tables = tables
         self._shapes = shapes
+        self._states = states
         self._table = table
 
     def open_log(self, shapes: Mapping[int, TableShape]) -> Table:
@@ -38,17 +40,53 @@ class ShapeFollower:
         log = self._find_log()
         held, before = self._followed(log)
         for revision, shape in shapes.items():
-            require_same_relation(before, shape)
-            before = shape
-            if log is None:
+            if log is None or before is None:
                 log = self._make_log(shape, revision)
             elif revision > held:
-                steps = plan_log(
-                    str(self._table), self._tables.columns(log, "new"), columns_of(shape)
-                )
-                properties = shape_properties(shape, revision)
-                self._tables.evolve(log, steps, ("new", "old"), properties)
+                self._evolve_log(log, before, shape, revision)
+            else:
+                continue
+            held, before = revision, shape
         return log
+
+    def _make_log(self, shape: TableShape, revision: int) -> Table:
+        state = self._states.begin(shape)
+        log = self._tables.create(
+            log_of(self._table),
+            log_schema(columns_of(shape)),
+            day_of="commit_ts",
+            properties={**shape_properties(shape, revision), **state.to_properties()},
+        )
+        self._states.remember(self._table, state)
+        return log
+
+    def _evolve_log(self, log: Table, before: TableShape, shape: TableShape, revision: int) -> None:
+        state = self._states.follow(before, shape)
+        left = before.relation_id if before.relation_id != shape.relation_id else None
+        steps = plan_log(self._tables.columns(log, "new"), columns_of(shape), left=left)
+        properties = {**shape_properties(shape, revision), **state.to_properties()}
+        self._tables.evolve(log, steps, ("new", "old"), properties)
+        self._states.remember(self._table, state)
+
+    def newest(self) -> tuple[int, TableShape]:
+        """The newest revision the log has followed, and its shape."""
+        revision, shape = self._followed(self._find_log())
+        if shape is None:
+            raise ShapeUnknown(f"the change log of {self._table} does not say its shape")
+        return revision, shape
+
+    def rebuild_mirror(self, shape: TableShape, revision: int) -> Table:
+        """Open the mirror in this shape, whatever it was; its rows are about to be replaced."""
+        name, columns = mirror_of(self._table), columns_of(shape)
+        properties = shape_properties(shape, revision)
+        if not self._tables.exists(name):
+            return self._tables.create(name, mirror_schema(columns), properties=properties)
+        mirror = self._tables.load(name)
+        _, before = self._followed(mirror)
+        anew = before is not None and before.relation_id != shape.relation_id
+        steps = plan_rebuild(self._tables.columns(mirror), columns, anew=anew)
+        self._tables.evolve(mirror, steps, (None,), properties)
+        return mirror
 
     def open_mirror(self, shape: TableShape, revision: int) -> Table:
         """Open the mirror, evolved to the newest shape."""
@@ -73,14 +111,6 @@ class ShapeFollower:
     def _find_log(self) -> Table | None:
         name = log_of(self._table)
         return self._tables.load(name) if self._tables.exists(name) else None
-
-    def _make_log(self, shape: TableShape, revision: int) -> Table:
-        return self._tables.create(
-            log_of(self._table),
-            log_schema(columns_of(shape)),
-            day_of="commit_ts",
-            properties=shape_properties(shape, revision),
-        )
 
     def _followed(self, table: Table | None) -> tuple[int, TableShape | None]:
         """The newest revision a lake table has followed, and its shape."""

@@ -21,6 +21,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from lake_consumer.columns import Columns
+from lake_consumer.evolution import Renames
 from lake_consumer.iceberg.blocks import Facts, OpenPart
 from lake_consumer.iceberg.keys import KeyedRows
 from lake_consumer.iceberg.merge import delete_sql
@@ -68,7 +69,14 @@ class MirrorWriter:
     sql: str
 
     def write(
-        self, mirror: Table, blocks: DataFrame, facts: Facts, rows: KeyedRows, buckets: int
+        self,
+        mirror: Table,
+        blocks: DataFrame,
+        facts: Facts,
+        rows: KeyedRows,
+        *,
+        buckets: int,
+        renames: Renames,
     ) -> None:
         """Bring a table's blocks into its mirror, as far as they are above its mark."""
         mirror.refresh()
@@ -77,7 +85,8 @@ class MirrorWriter:
         if plan is Write.NOTHING:
             return
         columns = self.tables.columns(mirror)
-        folded = self._fold(blocks, facts, Folder(rows, columns, _above(facts, mark)), buckets)
+        folder = Folder(rows, columns, _above(facts, mark), renames)
+        folded = self._fold(blocks, facts, folder, buckets)
         folded.persist()
         try:
             if plan is Write.REPLACE:
@@ -101,7 +110,7 @@ class MirrorWriter:
     def _replace(
         self, branch: str, folded: DataFrame, facts: Facts, rows: KeyedRows, columns: Columns
     ) -> None:
-        keys = folded.select("held").mapInArrow(OpenPart(), _spark_schema(rows.schema))
+        keys = folded.select("held").mapInArrow(OpenPart(), spark_schema(rows.schema))
         view = f"_held_{next(_views)}"
         hinted = F.broadcast(keys) if facts.rows <= BROADCAST_ROWS else keys
         hinted.createOrReplaceTempView(view)
@@ -115,12 +124,12 @@ class MirrorWriter:
         self, folded: DataFrame, facts: Facts, rows: KeyedRows, columns: Columns
     ) -> DataFrame:
         """The rows that the batch leaves, as the mirror has them."""
-        schema = _spark_schema(mirror_arrow_schema(columns))
+        schema = spark_schema(mirror_arrow_schema(columns))
         ready = folded.select("rows").mapInArrow(OpenPart(), schema)
         if not facts.unchanged:
             return ready
         waiting = folded.select("healing").mapInArrow(
-            OpenPart(), _spark_schema(healing_schema(rows.columns))
+            OpenPart(), spark_schema(healing_schema(rows.columns))
         )
         # Main, not the branch: what waits for a column needs the row as it was.
         return ready.unionByName(heal(waiting, self.spark.table(self.sql), rows))
@@ -130,5 +139,5 @@ def _above(facts: Facts, mark: int) -> int:
     return max(mark, facts.truncated or 0)
 
 
-def _spark_schema(schema: pa.Schema) -> StructType:
+def spark_schema(schema: pa.Schema) -> StructType:
     return from_arrow_schema(schema, prefer_timestamp_ntz=True)

@@ -10,6 +10,7 @@ from lake_consumer.errors import NotReadable
 from lake_consumer.iceberg.datasets import LakeDataset, compare
 from lake_consumer.iceberg.names import CHANGES_SUFFIX, CUTS, LakeName
 from lake_consumer.iceberg.reading import LakeReader, rows_of
+from lake_consumer.tablestates import TableState
 
 LARGE_ROWS = 20_000_000
 
@@ -23,7 +24,18 @@ class LakeNow:
     def open(self, name: LakeName) -> LakeDataset:
         table = self.lake.load(name)
         _warn_if_large(name, rows_of(table))
+        self._warn_if_stale(name)
         return LakeDataset(table)
+
+    def _warn_if_stale(self, name: LakeName) -> None:
+        log = LakeName(name.namespace + CHANGES_SUFFIX, name.name)
+        if log not in self.lake.names():
+            return
+        state = TableState.from_properties(self.lake.load(log).properties)
+        if not state.is_live:
+            sys.stderr.write(
+                f"{name} does not follow the database now, it is {state.kind}: {state.reason}\n"
+            )
 
 
 @dataclass(frozen=True, slots=True)

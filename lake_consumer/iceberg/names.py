@@ -42,6 +42,8 @@ def table_of_log(name: LakeName) -> TableName | None:
 
 
 CUTS = LakeName(BRIDGE_NAMESPACE, "cuts")
+RESYNCS = LakeName(BRIDGE_NAMESPACE, "resyncs")
+"""A table without rows, whose properties name the mirrors that are to be built anew."""
 
 
 def quote(identifier: str) -> str:

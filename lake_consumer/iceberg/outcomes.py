@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from dataclasses import field as attribute
 from typing import Any
 
 import numpy as np
@@ -23,9 +24,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from lake_consumer.columns import TEXT_COLUMN, Columns, LakeColumn
+from lake_consumer.evolution import Renames
 from lake_consumer.fold import Event, Outcome, Row, fold
 from lake_consumer.iceberg.blocks import event_keys, moved_rows, read_ipc, write_ipc
-from lake_consumer.iceberg.decode import row_type
+from lake_consumer.iceberg.decode import log_arrow_schema, row_type
 from lake_consumer.iceberg.keys import KeyedRows, field, hashable
 from lake_consumer.values import may_be_text
 
@@ -49,6 +51,7 @@ class Folder:
     rows: KeyedRows
     mirror: Columns
     above: int
+    renames: Renames = attribute(default_factory=dict)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         found = [
@@ -60,7 +63,10 @@ class Folder:
             return
         # Blocks of one bucket do not overlap, so in their order all changes of a key are.
         found.sort(key=lambda pair: pair[0])
-        changes = pa.concat_tables([read_ipc(block) for _, block in found])
+        yield from self.fold_all(pa.concat_tables([read_ipc(block) for _, block in found]))
+
+    def fold_all(self, changes: pa.Table) -> Iterator[pa.RecordBatch]:
+        """Fold what counts of changes in stream order, if anything does."""
         fresh = pc.and_(
             pc.greater(changes["stream_seq"], self.above),
             pc.not_equal(changes["operation"], "TRUNCATE"),
@@ -178,9 +184,13 @@ class Folder:
             key=self._key(cells),
             row=None if is_delete else cells,
             before=self._key(self._cells(change["old"])) if moved else None,
-            unchanged=frozenset(change["unchanged"] or ()),
+            unchanged=frozenset(self._now(change, name) for name in change["unchanged"] or ()),
             inserted=change["operation"] == "INSERT",
         )
+
+    def _now(self, change: dict[str, Any], name: str) -> str:
+        revision: int = change["schema_revision"]
+        return self.renames.get((revision, name), name)
 
     def _cells(self, row: Row) -> Row:
         """A cell is a value with its text: what heals one heals both."""
@@ -205,6 +215,20 @@ class Folder:
         cells = cells or {}
         texts = [(name, text) for name, (_, text) in cells.items() if text is not None]
         return {**{name: value for name, (value, _) in cells.items()}, TEXT_COLUMN: texts or None}
+
+
+@dataclass(frozen=True)
+class LogFolder:
+    """Folds rows of a change log, for `mapInArrow`: the log's columns in, `FOLDED` out."""
+
+    folder: Folder
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        found = [batch for batch in batches if batch.num_rows]
+        if found:
+            schema = log_arrow_schema(self.folder.rows.columns)
+            changes = pa.Table.from_batches(found).select(schema.names).cast(schema)
+            yield from self.folder.fold_all(changes.sort_by("stream_seq"))
 
 
 def _from_hashable(column: LakeColumn, value: Any) -> Any:

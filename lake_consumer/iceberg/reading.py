@@ -1,19 +1,26 @@
-"""The lake through pyiceberg: no Spark, no Java, and nothing is changed."""
+"""The lake through pyiceberg: no Spark, no Java, and no table of data is changed."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.types import NestedField, StringType
 
 from lake_consumer.catalogs import CatalogUri
 from lake_consumer.cuts import CutBook, CutRow
 from lake_consumer.errors import NoLake
 from lake_consumer.iceberg.names import CATALOG, CHANGES_SUFFIX, CUTS, LakeName
+from lake_consumer.tablestates import WAITING, describe_state
 from lake_consumer.watermark import EMPTY, Watermark
+
+ATTEMPTS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +36,8 @@ class TableStatus:
     """Rows that are still in data files and that readers skip."""
 
     state: str = "following"
+    note: str = ""
+    """Why the table's mirror cannot be read, or what its change log lacks."""
 
 
 def open_catalog(uri: CatalogUri, warehouse: str) -> Catalog:
@@ -56,6 +65,24 @@ class LakeReader:
         with self._clear_errors():
             return self._catalog.load_table((name.namespace, name.name))
 
+    def set_properties(self, name: LakeName, properties: dict[str, str]) -> None:
+        """Set properties of a table, made without columns or rows of a meaning where missing.
+
+        In format 2: what pyiceberg 0.12 can write. Somebody may commit at the same moment.
+        """
+        kind = Schema(NestedField(1, "nothing", StringType(), required=False))
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                table = self._catalog.create_table_if_not_exists(
+                    (name.namespace, name.name), kind, properties={"format-version": "2"}
+                )
+                table.transaction().set_properties(properties).commit_transaction()
+                return
+            except CommitFailedException:
+                if attempt == ATTEMPTS:
+                    raise
+                time.sleep(0.1 * attempt)
+
     def cuts(self) -> CutBook:
         if CUTS not in self.names():
             return CutBook([])
@@ -76,17 +103,24 @@ def read_statuses(uri: CatalogUri, warehouse: str) -> list[TableStatus]:
     lake = LakeReader(uri, warehouse)
     names = lake.names()
     unreadable = lake.cuts().unreadable()
+    statuses = {name: _status(str(name), lake.load(name)) for name in names}
     return [
-        replace(_status(str(name), lake.load(name)), state=_state(name, names, unreadable))
-        for name in names
+        replace(status, state=_state(name, status, names, unreadable))
+        for name, status in statuses.items()
     ]
 
 
-def _state(name: LakeName, names: Collection[LakeName], unreadable: Collection[str]) -> str:
+def _state(
+    name: LakeName,
+    status: TableStatus,
+    names: Collection[LakeName],
+    unreadable: Collection[str],
+) -> str:
     """What `status` says of a table beyond its numbers."""
     if name.namespace.endswith(CHANGES_SUFFIX):
         mirror = LakeName(name.namespace.removesuffix(CHANGES_SUFFIX), name.name)
-        return "following" if mirror in names else "log only: the table has no key"
+        is_waiting = status.note.startswith(WAITING)
+        return "following" if mirror in names or is_waiting else "log only: the table has no key"
     return "not readable: being rebuilt" if str(name) in unreadable else "following"
 
 
@@ -100,6 +134,7 @@ def _status(name: str, table: Table) -> TableStatus:
         watermark_of(table),
         data_files=int((summary and summary.get("total-data-files")) or 0),
         deleted_rows=int((summary and summary.get("total-position-deletes")) or 0),
+        note=describe_state(table.properties),
     )
 
 

@@ -13,12 +13,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from lake_consumer.columns import Columns
+from lake_consumer.evolution import renames_in
 from lake_consumer.iceberg.blocks import Facts, OpenBlocks, TablePlan
 from lake_consumer.iceberg.decode import Decoder, log_arrow_schema
 from lake_consumer.iceberg.following import ShapeFollower
 from lake_consumer.iceberg.keys import KeyedRows
 from lake_consumer.iceberg.mirror import MirrorWriter
 from lake_consumer.iceberg.names import log_of, mirror_of
+from lake_consumer.iceberg.states import StateBook
 from lake_consumer.iceberg.tables import LakeTables, Table
 from lake_consumer.logs import warn
 from lake_consumer.shapes import ShapeBook, held_revision
@@ -43,12 +45,18 @@ class TableApplier:
     """Applies the batches of one table, in order."""
 
     def __init__(
-        self, spark: SparkSession, tables: LakeTables, shapes: ShapeBook, table: TableName
+        self,
+        spark: SparkSession,
+        tables: LakeTables,
+        shapes: ShapeBook,
+        states: StateBook,
+        table: TableName,
     ) -> None:
         self._tables = tables
         self._shapes = shapes
+        self._states = states
         self._table = table
-        self._follower = ShapeFollower(tables, shapes, table)
+        self._follower = ShapeFollower(tables, shapes, states, table)
         self._writer = MirrorWriter(spark, tables, mirror_of(table).sql)
         self._log_sql = log_of(table).sql
         self._log: Table | None = None
@@ -91,7 +99,7 @@ class TableApplier:
         return self._known[max(self._known)]
 
     def _keyed(self) -> KeyedRows | None:
-        by_position = {column.position: column for column in self._columns}
+        by_position = {column.position: column for column in self._columns if column.is_current}
         key = tuple(by_position[column.position] for column in self._newest.key)
         return KeyedRows(self._columns, key) if key else None
 
@@ -102,7 +110,8 @@ class TableApplier:
         mirror = self._open_mirror(facts.revision)
         keyed = self._keyed()
         if mirror is not None and keyed is not None:
-            self._writer.write(mirror, blocks, facts, keyed, self._buckets)
+            renames = renames_in(self._known, self._columns) if facts.unchanged else {}
+            self._writer.write(mirror, blocks, facts, keyed, buckets=self._buckets, renames=renames)
         return Cut(
             table=self._table,
             changes=facts.rows,
@@ -125,6 +134,9 @@ class TableApplier:
         return log
 
     def _open_mirror(self, revision: int) -> Table | None:
+        if not self._states.get(self._table).is_live:
+            self._mirror = None
+            return None
         shape = self._known[revision]
         if shape.key:
             if self._mirror is None or revision > held_revision(

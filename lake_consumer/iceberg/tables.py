@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from lake_consumer.columns import Columns, read_doc
-from lake_consumer.evolution import AddColumn, DropColumn, RenameColumn, Step, WidenColumn
+from lake_consumer.evolution import AddColumn, DropColumn, RenameColumn, SetAside, Step, WidenColumn
 from lake_consumer.formats import DEFAULT_FORMAT, FORMAT_SETTING, FORMATS, format_of
 from lake_consumer.iceberg.names import CATALOG, LakeName, quote
 from lake_consumer.iceberg.types import IcebergType, iceberg_type, one_type_schema
@@ -116,6 +116,16 @@ class LakeTables:
     def properties(self, table: Table) -> dict[str, str]:
         return dict(table.properties())
 
+    def set_properties(
+        self, table: Table, properties: Mapping[str, str], *, without: Iterable[str] = ()
+    ) -> None:
+        settings = table.updateProperties()
+        for key, value in properties.items():
+            settings.set(key, value)
+        for key in without:
+            settings.remove(key)
+        settings.commit()
+
     def evolve(
         self,
         table: Table,
@@ -149,6 +159,10 @@ class LakeTables:
                 update.deleteColumn(prefix + column.name)
             case RenameColumn(before, after):
                 update.renameColumn(prefix + before, after)
+            case SetAside(before, after):
+                if before.name != after.name:
+                    update.renameColumn(prefix + before.name, after.name)
+                update.updateColumnDoc(prefix + before.name, after.doc)
             case WidenColumn(column):
                 if column.type.element is None:
                     update.updateColumn(prefix + column.name, self._type(iceberg_type(column.type)))

@@ -7,6 +7,7 @@ method here waits for it.
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import Coroutine
 from dataclasses import dataclass
@@ -18,12 +19,15 @@ from nats.js.errors import APIError, KeyNotFoundError, NotFoundError
 
 from lake_consumer.batches import Mark
 from lake_consumer.errors import MessagesMissing, NatsUnreachable, StreamMissing, UndecodableMessage
+from lake_consumer.gaps import join_sequences
 from lake_consumer.jetstream.connection import connect
 from lake_consumer.jetstream.payload import body_of
+from lake_consumer.jetstream.snapshots import Snapshots
 from lake_consumer.natsoptions import NatsOptions
 from schemas.codecs import BadPayload, codec_for, decode_entry
 from schemas.names import TableName
 from schemas.streams import CDC_STREAM, LAKE_CONSUMER, SCHEMAS_BUCKET
+from schemas.subjects import GAP_PREFIX, message_subject
 
 T = TypeVar("T")
 
@@ -36,6 +40,8 @@ class StreamState:
     last: int
     messages: int
     bytes: int
+    holes: tuple[tuple[int, int], ...] = ()
+    """Sequences between first and last that were deleted."""
 
     @property
     def mean_bytes(self) -> float:
@@ -56,6 +62,9 @@ class CdcStream:
             self._stop()
             raise
         self._js = self._client.jetstream()
+        self._snapshots: Snapshots | None = None
+        self._tables_at = -1
+        self._tables_known: dict[TableName, int] = {}
 
     def _wait(self, work: Coroutine[Any, Any, T], patience: float = 60) -> T:
         try:
@@ -82,8 +91,35 @@ class CdcStream:
         except APIError as error:
             raise NatsUnreachable(f"JetStream refused to describe the stream: {error}") from error
         return StreamState(
-            first=found.first_seq, last=found.last_seq, messages=found.messages, bytes=found.bytes
+            first=found.first_seq,
+            last=found.last_seq,
+            messages=found.messages,
+            bytes=found.bytes,
+            holes=self._wait(self._holes()) if found.num_deleted else (),
         )
+
+    async def _holes(self) -> tuple[tuple[int, int], ...]:
+        subject, question = f"$JS.API.STREAM.INFO.{CDC_STREAM.name}", b'{"deleted_details": true}'
+        answer = json.loads((await self._client.request(subject, question, timeout=30)).data)
+        return join_sequences(answer.get("state", {}).get("deleted") or [])
+
+    def gap_mark(self, sequence: int) -> int | None:
+        """The first mark of the bridge, at or behind a sequence, that changes are missing."""
+        subject = message_subject(GAP_PREFIX)
+        try:
+            found = self._wait(
+                self._js.get_msg(CDC_STREAM.name, seq=sequence, subject=subject, next=True)
+            )
+        except NotFoundError:
+            return None
+        return found.seq
+
+    @property
+    def snapshots(self) -> Snapshots:
+        """The INIT stream, over the same connection."""
+        if self._snapshots is None:
+            self._snapshots = Snapshots(self._js, self._wait)
+        return self._snapshots
 
     def look(self, sequence: int) -> Mark:
         """Read what one message says about its transaction."""
@@ -130,6 +166,28 @@ class CdcStream:
     def shape(self, table: TableName, revision: int) -> dict[str, Any] | None:
         """A table's shape from KV `schemas`, which outlives the stream; None where it is gone."""
         return self._wait(self._shape(table, revision))
+
+    def tables(self) -> dict[TableName, int]:
+        """Every table that KV `schemas` knows, with the newest revision of its shape."""
+        return self._wait(self._tables())
+
+    async def _tables(self) -> dict[TableName, int]:
+        stream, prefix = f"KV_{SCHEMAS_BUCKET.name}", f"$KV.{SCHEMAS_BUCKET.name}."
+        try:
+            # Not by a watcher: nats-py's now and then miss what is already there.
+            info = await self._js.stream_info(stream, subjects_filter=f"{prefix}>")
+        except NotFoundError:
+            return {}
+        if info.state.last_seq == self._tables_at:
+            return self._tables_known
+        found: dict[TableName, int] = {}
+        for subject in info.state.subjects or {}:
+            entry = await self._js.get_last_msg(stream, subject)
+            if entry.data:
+                table = TableName.from_token(subject.removeprefix(prefix))
+                found[table] = int(entry.seq or 0)
+        self._tables_at, self._tables_known = info.state.last_seq, found
+        return found
 
     async def _shape(self, table: TableName, revision: int) -> dict[str, Any] | None:
         try:

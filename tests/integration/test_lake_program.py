@@ -33,6 +33,8 @@ class Program:
             "LAKE_WAREHOUSE": str(folder / "lake"),
             "NATS_URL": nats.url,
             "SPARK_MASTER": "local[2]",
+            # The stream is written by hand: no bridge would take a snapshot.
+            "LAKE_FIRST_SIGHT": "stream",
             "SPARK_DRIVER_MEMORY": "1g",
         }
 

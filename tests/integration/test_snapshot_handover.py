@@ -23,6 +23,8 @@ import pytest
 from examples.embedded import EmbeddedNats, EmbeddedPostgres
 from examples.follow_sqlite import Follower, quote
 from tests.support.bridge import BridgeProcess
+from tests.support.snapshots import read_snapshots
+from tests.support.stream import read_changes
 from tests.support.truth import PUBLICATION, TABLES, Truth, writing
 
 ROUNDS = int(os.environ.get("CHAOS_ROUNDS", "3")) * 2
@@ -166,3 +168,10 @@ def test_snapshot_and_changes_make_the_table_under_any_load(
         for table in TABLES:
             assert held(db, table) == expected[table], f"{file.name}: {table} differs"
         db.close()
+    changes = read_changes(nats.url)
+    metas = [snapshot.meta for snapshot in read_snapshots(nats.url).values() if snapshot.meta]
+    assert metas
+    for meta in metas:
+        inside = [change for change in changes if change.position[0] < meta["lsn"]]
+        late = [change.sequence for change in inside if change.sequence > meta["cdc_complete"]]
+        assert not late, f"in snapshot {meta['snapshot_id']}, and behind its cdc_complete: {late}"

@@ -101,6 +101,8 @@ def test_an_empty_table_has_a_meta_and_no_chunks(url: str) -> None:
     assert snapshot.rows == []
     assert snapshot.meta is not None
     assert snapshot.meta["batch_count"] == 0
+    assert snapshot.meta["whole"] is True
+    assert snapshot.meta["schema_revision"] > 0
 
 
 def test_a_table_without_a_key_arrives_with_its_double_rows(url: str) -> None:
@@ -163,6 +165,8 @@ def test_a_range_has_its_first_key_and_not_its_last(
     snapshot = take(url, "sales/orders", body)
 
     assert sorted((row["region"], row["id"]) for row in snapshot.rows) == expected
+    assert snapshot.meta is not None
+    assert snapshot.meta["whole"] is False, "who rebuilds a table from it would lose rows"
 
 
 def test_a_range_of_uuids_and_chosen_columns(url: str) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import closing
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,13 +18,18 @@ from pyspark.sql import SparkSession
 from lake_consumer.app import Follower
 from lake_consumer.batches import BatchLimits
 from lake_consumer.catalogs import CatalogUri
+from lake_consumer.config import LakeConfig, read_config
+from lake_consumer.cuts import Cut as CutPlace
+from lake_consumer.errors import NotReadable
 from lake_consumer.iceberg.lake import Lake
 from lake_consumer.iceberg.names import log_of, mirror_of
-from lake_consumer.iceberg.reading import open_catalog
+from lake_consumer.iceberg.reading import LakeReader, open_catalog, read_statuses
 from lake_consumer.jetstream.connection import connect
 from lake_consumer.jetstream.deadletters import DEAD_STREAM, REASON, SEQUENCE
 from lake_consumer.jetstream.stream import CdcStream
+from lake_consumer.loader import Loader
 from lake_consumer.natsoptions import NatsOptions
+from lake_consumer.resync import ask_resync
 from schemas.codecs import CODECS, CONTENT_ENCODING, CONTENT_TYPE, OVERSIZE
 from schemas.events import Change, Event, LogicalMessage, Place, ShapeChange, iso_timestamp
 from schemas.names import TableName
@@ -31,6 +38,9 @@ from schemas.streams import CDC_STREAM, LAKE_CONSUMER, OVERSIZE_STORE
 from schemas.subjects import Operation
 from schemas.types import parse_type
 from schemas.values import Format
+
+PATIENCE_SECONDS = 60.0
+"""How long a bridge may leave a snapshot alone; never a statement about speed."""
 
 _NOW = 818_000_000_000_000
 _PLACE = Place(lsn=0, commit_lsn=0, commit_ts="", xid=0, seq=0, last=False)
@@ -260,6 +270,15 @@ class HandMadeStream:
         return asyncio.run(ask())
 
 
+def reach_end(follower: Follower, nats: NatsOptions) -> None:
+    """Follow to the stream's present end, with every mirror loaded."""
+    with closing(CdcStream(nats)) as stream:
+        goal = stream.state().last
+    while follower.catch_up(goal):
+        if follower.is_waiting:
+            time.sleep(0.1)
+
+
 class LakeRig:
     """One lake in a folder, driven in this process."""
 
@@ -292,6 +311,53 @@ class LakeRig:
             while follower.step(None):
                 batches += 1
             return batches
+
+    @contextmanager
+    def following(
+        self, max_messages: int = 10_000, lake_class: type[Lake] = Lake
+    ) -> Iterator[Follower]:
+        """Follow as the program does: every table begins with a snapshot, gaps are healed."""
+        with closing(CdcStream(self.nats)) as stream:
+            stream.ensure_durable()
+            lake = lake_class(
+                self.spark, self.nats, stream.shape, first_sight="snapshot", can_load=True
+            )
+            loader = Loader(stream, lake, patience_seconds=PATIENCE_SECONDS)
+            yield Follower(BatchLimits(max_messages=max_messages), stream, lake, loader)
+
+    def catch_up(self, max_messages: int = 10_000, lake_class: type[Lake] = Lake) -> None:
+        """Do what `lake-consumer drain` does."""
+        with self.following(max_messages, lake_class) as follower:
+            reach_end(follower, self.nats)
+
+    def at_cuts(self, *tables: str) -> Iterator[tuple[CutPlace, dict[str, list[dict[str, Any]]]]]:
+        """The rows of these tables at every cut at which all of them can be read."""
+        lake = LakeReader(self.catalog, self.warehouse)
+        book = lake.cuts()
+        for cut in book.cuts():
+            try:
+                found = {table: book.mirror_snapshot(table, cut) for table in tables}
+            except NotReadable:
+                continue
+            yield cut, {table: self.mirror_at(table, found[table]) for table in tables}
+
+    def mirror_at(self, table: str, snapshot_id: int) -> list[dict[str, Any]]:
+        name = mirror_of(TableName.parse(table))
+        held = open_catalog(self.catalog, self.warehouse).load_table((name.namespace, name.name))
+        rows: list[dict[str, Any]] = held.scan(snapshot_id=snapshot_id).to_arrow().to_pylist()
+        return rows
+
+    def config(self) -> LakeConfig:
+        values = {"warehouse": self.warehouse, "catalog_uri": self.catalog.uri}
+        return read_config({**values, "nats_url": self.nats.url}, {}, {})
+
+    def resync(self, *tables: str) -> str:
+        return ask_resync(self.config(), tables)
+
+    def notes(self) -> dict[str, str]:
+        """What `status` says of tables that are not well."""
+        statuses = read_statuses(self.catalog, self.warehouse)
+        return {status.name: status.note for status in statuses if status.note}
 
     def mirror(self, table: str) -> list[dict[str, Any]]:
         return self._rows(f"SELECT * FROM {mirror_of(TableName.parse(table)).sql} ORDER BY 1")

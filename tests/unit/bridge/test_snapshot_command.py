@@ -44,7 +44,15 @@ def test_a_key_that_is_no_list_is_refused_by_the_command_line() -> None:
 def test_every_notice_is_said_in_words() -> None:
     assert describe(USERS, NAME.accepted()) == "snapshot s1 of public.users at 0/16B3748"
     assert "2 rows in 1 chunks" in describe(
-        USERS, NAME.meta(batch_count=1, row_count=2, checksum="sha256:00")
+        USERS,
+        NAME.meta(
+            batch_count=1,
+            row_count=2,
+            checksum="sha256:00",
+            cdc_complete=9,
+            schema_revision=1,
+            whole=True,
+        ),
     )
     assert describe(USERS, failure("s1", "why", "what to do")) == "failed: why\n  what to do"
     rejected = {"status": "rejected", "error": "no", "available_tables": ["users"]}

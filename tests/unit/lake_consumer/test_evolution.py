@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from lake_consumer.columns import LakeColumn, read_doc
@@ -8,13 +10,17 @@ from lake_consumer.evolution import (
     AddColumn,
     DropColumn,
     RenameColumn,
+    SetAside,
     Step,
     WidenColumn,
     can_hold,
+    names_in,
     plan_log,
     plan_mirror,
+    plan_rebuild,
 )
 from schemas.types import parse_type
+from tests.support.lake import make_shape
 
 
 def column(position: int, name: str, type: str = "text") -> LakeColumn:
@@ -34,6 +40,11 @@ def names_after(held: tuple[LakeColumn, ...], steps: list[Step]) -> dict[int, st
                 names[c.position] = c.name
             case DropColumn(c):
                 del names[c.position]
+            case SetAside(before, after):
+                names.pop(before.position)
+                assert after.name not in names.values()
+                gone = after.aside or after.relation is not None
+                names[-after.position if gone else after.position] = after.name
             case RenameColumn(before, after):
                 assert after not in names.values()
                 found = next(p for p, name in names.items() if name == before)
@@ -44,7 +55,7 @@ def names_after(held: tuple[LakeColumn, ...], steps: list[Step]) -> dict[int, st
 def test_the_same_shape_needs_no_step() -> None:
     """Every bridge restart announces shapes again."""
     assert plan_mirror("t", (ID, NAME), (ID, NAME)) == []
-    assert plan_log("t", (ID, NAME), (ID, NAME)) == []
+    assert plan_log((ID, NAME), (ID, NAME)) == []
 
 
 def test_a_rename_keeps_the_column() -> None:
@@ -62,7 +73,7 @@ def test_names_can_be_swapped() -> None:
 def test_a_dropped_column_leaves_the_mirror_and_stays_in_the_log() -> None:
     """The mirror is the table; the log forgets nothing."""
     assert plan_mirror("t", (ID, NAME), (ID,)) == [DropColumn(NAME)]
-    assert plan_log("t", (ID, NAME), (ID,)) == []
+    assert plan_log((ID, NAME), (ID,)) == []
 
 
 def test_a_name_used_again_is_another_column() -> None:
@@ -70,7 +81,7 @@ def test_a_name_used_again_is_another_column() -> None:
     held, wanted = (ID, NAME), (ID, column(5, "name", "int64"))
 
     assert names_after(held, plan_mirror("t", held, wanted)) == {1: "id", 5: "name"}
-    assert names_after(held, plan_log("t", held, wanted)) == {1: "id", 2: "name__2", 5: "name"}
+    assert names_after(held, plan_log(held, wanted)) == {1: "id", 2: "name__2", 5: "name"}
 
 
 @pytest.mark.parametrize(
@@ -107,7 +118,59 @@ def test_what_iceberg_cannot_do_is_refused_by_name(before: str, after: str) -> N
         plan_mirror("t", (column(3, "age", before),), (column(3, "age", after),))
 
 
+def test_the_log_sets_aside_what_cannot_become_what_it_is_now() -> None:
+    """The log never waits: old values stay in the old column, new ones have a new one."""
+    wanted = (ID, column(2, "name", "int32"))
+
+    steps = plan_log((ID, NAME), wanted)
+
+    aside = replace(NAME, name="name__2", aside=True)
+    assert steps == [SetAside(NAME, aside), AddColumn(wanted[1])]
+    again = plan_log((ID, aside, wanted[1]), (ID, NAME))
+    assert [step.after.name for step in again if isinstance(step, SetAside)] == ["name__2_"]
+
+
+def test_the_log_of_a_table_made_anew_keeps_the_columns_of_the_old_one() -> None:
+    """The same attnum is another column, and says so."""
+    steps = plan_log((ID, NAME), (column(1, "name"),), left=77)
+
+    assert steps == [
+        SetAside(ID, replace(ID, relation=77)),
+        SetAside(NAME, replace(NAME, name="name__2", relation=77)),
+        AddColumn(column(1, "name")),
+    ]
+
+
+def test_each_revision_finds_its_own_columns_in_the_log() -> None:
+    """One batch may hold changes from before and from behind a change of shape."""
+    held = (
+        replace(column(1, "id__1", "int32"), relation=77),
+        column(1, "id", "int32"),
+        replace(column(2, "v__2"), aside=True),
+        column(2, "v", "int32"),
+    )
+    texts = make_shape("t", {"id": "int32", "v": "text"})
+    ints = make_shape("t", {"id": "int32", "v": "int32"})
+    old = replace(make_shape("t", {"key": "int32"}, key=("key",)), relation_id=77)
+
+    assert names_in(texts, held) == (None, "id", "v", None)
+    assert names_in(ints, held) == (None, "id", None, "v")
+    assert names_in(old, held) == ("key", None, None, None)
+
+
+def test_a_mirror_that_is_rebuilt_takes_any_shape() -> None:
+    """Its rows are written again, so a column may be another one of the same name."""
+    wanted = (ID, column(2, "name", "int32"))
+
+    assert plan_rebuild((ID, NAME), wanted) == [DropColumn(NAME), AddColumn(wanted[1])]
+    assert plan_rebuild((ID, NAME), (ID, NAME)) == []
+    anew = plan_rebuild((ID,), (ID,), anew=True)
+    assert anew == [DropColumn(ID), AddColumn(ID)]
+
+
 def test_a_column_describes_itself() -> None:
     """The identity lives in the Iceberg schema, so it changes in the same commit."""
     assert read_doc("age", AGE.doc) == AGE
+    gone = replace(AGE, aside=True, relation=77)
+    assert read_doc("age", gone.doc) == gone
     assert read_doc("note", "somebody's own column") is None

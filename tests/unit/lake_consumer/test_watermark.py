@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from lake_consumer.errors import MessagesMissing, StreamReplaced
+from lake_consumer.errors import StreamReplaced
 from lake_consumer.watermark import EMPTY, Resume, Watermark, plan_resume
 
 
@@ -38,12 +38,6 @@ def test_a_new_lake_begins_where_the_stream_begins() -> None:
 def test_a_first_batch_that_was_interrupted_is_taken_again() -> None:
     """There is no cut yet, but one table already has its changes."""
     assert plan_resume(EMPTY, [at(20)], 1, 80) == Resume(1, 20)
-
-
-def test_expired_messages_stop_the_lake_and_are_named() -> None:
-    """Going on would leave a hole that nobody sees."""
-    with pytest.raises(MessagesMissing, match=r"sequence 51 next.* begins at 60"):
-        plan_resume(at(50), [at(50)], 60, 80)
 
 
 def test_a_stream_made_anew_stops_the_lake() -> None:

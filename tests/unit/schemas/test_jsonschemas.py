@@ -62,7 +62,16 @@ SAMPLES: dict[str, list[Fields]] = {
             "text": {"0": ["born"]},
         },
     ],
-    "snapshot-meta": [NAME.meta(batch_count=2, row_count=2, checksum=str(Checksum([b"a", b"b"])))],
+    "snapshot-meta": [
+        NAME.meta(
+            batch_count=2,
+            row_count=2,
+            checksum=str(Checksum([b"a", b"b"])),
+            cdc_complete=9,
+            schema_revision=3,
+            whole=True,
+        )
+    ],
     "snapshot-error": [failure("s1", "e", "a")],
 }
 each_sample = pytest.mark.parametrize(

@@ -1,0 +1,102 @@
+"""The states of all tables, as their change logs keep them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from lake_consumer.iceberg.names import CHANGES_SUFFIX, log_of
+from lake_consumer.iceberg.tables import LakeTables
+from lake_consumer.logs import info, warn
+from lake_consumer.tablestates import (
+    LIVE,
+    FirstSight,
+    TableState,
+    first_state,
+    next_state,
+)
+from schemas.names import TableName
+from schemas.shapes import TableShape
+
+_SAID = {
+    "loading": ("the mirror waits for a snapshot", "none: it is asked for and loaded by itself"),
+    "parked": ("the mirror is parked", "lake-consumer resync {table}"),
+}
+
+
+class StateBook:
+    """What is known of every table's state; `position` is what the lake has applied so far."""
+
+    def __init__(
+        self, tables: LakeTables, *, first_sight: FirstSight = "stream", can_load: bool = False
+    ) -> None:
+        self._tables = tables
+        self.first_sight = first_sight
+        self._can_load = can_load
+        self._known: dict[TableName, TableState] = {}
+        self._told: set[TableName] = set()
+        self.position = 0
+
+    def read_all(self) -> list[TableName]:
+        """Read every table's state from the lake; gives all tables there are."""
+        names = [name for name in self._tables.names() if name.namespace.endswith(CHANGES_SUFFIX)]
+        found = [TableName(n.namespace.removesuffix(CHANGES_SUFFIX), n.name) for n in names]
+        for table in found:
+            self.get(table)
+        return sorted(found)
+
+    def get(self, table: TableName) -> TableState:
+        if table not in self._known:
+            self._known[table] = self._read(table)
+        return self._known[table]
+
+    def _read(self, table: TableName) -> TableState:
+        name = log_of(table)
+        if not self._tables.exists(name):
+            return LIVE
+        return TableState.from_properties(self._tables.properties(self._tables.load(name)))
+
+    def loading(self) -> dict[TableName, TableState]:
+        return {t: state for t, state in sorted(self._known.items()) if state.kind == "loading"}
+
+    def begin(self, shape: TableShape) -> TableState:
+        """Of a table that is seen for the first time."""
+        return first_state(shape, self.first_sight, self.position)
+
+    def follow(self, before: TableShape, after: TableShape) -> TableState:
+        """Of a table that changed its shape."""
+        state = self.get(after.name)
+        return next_state(state, before, after, since=self.position, can_load=self._can_load)
+
+    def remember(self, table: TableName, state: TableState) -> None:
+        """Note a state that its log has been told already."""
+        before = self._known.get(table, LIVE)
+        self._known[table] = state
+        if state == before:
+            return
+        if state.is_live:
+            self._told.discard(table)
+            if before.kind == "loading":
+                info("the mirror is live", table=table)
+            return
+        what, remedy = _SAID[state.kind]
+        say = info if state.reason.startswith("first sight") else warn
+        say(what, table=table, reason=state.reason, remedy=remedy.format(table=table))
+
+    def set(
+        self, table: TableName, state: TableState, properties: Mapping[str, str] | None = None
+    ) -> None:
+        """Keep a state in the table's log."""
+        log = self._tables.load(log_of(table))
+        self._tables.set_properties(log, {**state.to_properties(), **(properties or {})})
+        self.remember(table, state)
+
+    def untold(self) -> list[TableName]:
+        """Tables whose mirror cannot be read, and of which no cut of this process says so yet."""
+        return [
+            table
+            for table, state in sorted(self._known.items())
+            if not state.is_live and table not in self._told
+        ]
+
+    def told(self, tables: Iterable[TableName]) -> None:
+        self._told.update(table for table in tables if not self.get(table).is_live)

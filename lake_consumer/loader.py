@@ -1,0 +1,173 @@
+"""Brings tables from loading to live: asks for snapshots, waits for them, loads them.
+
+It acts between batches, so a mirror is loaded as of where the whole lake stands. Only the loading
+itself holds others up; the bridge takes snapshots while the lake goes on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from lake_consumer.errors import NoSnapshot
+from lake_consumer.gaps import Gap
+from lake_consumer.iceberg.lake import Lake
+from lake_consumer.jetstream.stream import CdcStream
+from lake_consumer.loads import Ask, Asked, Load, Meta, Notices, Park, Wait, plan_load
+from lake_consumer.logs import error, info, warn
+from lake_consumer.tablestates import TableState, parked
+from lake_consumer.watermark import Watermark
+from schemas.names import TableName
+
+LOOK_SECONDS = 0.5
+PROGRESS_SECONDS = 10.0
+TABLES_SECONDS = 5.0
+
+
+@dataclass
+class Waiting:
+    """Since when nothing has happened, and what was seen last."""
+
+    init_end: int = -1
+    since: float = field(default_factory=time.monotonic)
+    said_at: float = field(default_factory=time.monotonic)
+
+
+class Loader:
+    """Looks after every table that is not live."""
+
+    def __init__(
+        self,
+        stream: CdcStream,
+        lake: Lake,
+        *,
+        patience_seconds: float = 300.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._stream = stream
+        self._lake = lake
+        self._patience = patience_seconds
+        self._clock = clock
+        self._asked: dict[TableName, Asked] = {}
+        self._spoiled: set[str] = set()
+        self._looked_at = self._listed_at = -1e9
+        self._waiting = Waiting()
+        self._known: Mapping[TableName, int] = {}
+        lake.states.read_all()
+
+    @property
+    def tables(self) -> Mapping[TableName, TableState]:
+        """Tables that wait for a snapshot."""
+        return self._lake.states.loading()
+
+    def see_tables(self, position: int) -> None:
+        """Take every table into the lake that KV `schemas` knows, also one that never changed."""
+        self._listed_at = self._clock()
+        states = self._lake.states
+        known = self._stream.tables()
+        if states.first_sight == "stream" or known == self._known:
+            return
+        states.position = position
+        held = set(states.read_all())
+        for table, revision in known.items():
+            if table not in held:
+                self._lake.loads.see(table, revision)
+        self._known = known
+
+    def heal(self, gap: Gap) -> None:
+        """Say loudly that changes are missing, and have every mirror built anew."""
+        error(
+            "changes are missing from the stream",
+            sequences=gap,
+            reason=gap.why,
+            meaning="change logs lack them; every mirror is rebuilt from a new snapshot",
+            remedy="raise the max age and max bytes of stream CDC, or run the lake more often",
+        )
+        self._lake.note_gap(gap)
+
+    def step(self, mark: Watermark) -> bool:
+        """Do what can be done for tables that are loading; False where nothing was loaded."""
+        self._take_resyncs(mark.stream_sequence)
+        now = self._clock()
+        if now - self._listed_at >= TABLES_SECONDS:
+            self.see_tables(mark.stream_sequence)
+        if not self.tables or now - self._looked_at < LOOK_SECONDS:
+            return False
+        self._looked_at = now
+        ready: dict[TableName, Meta] = {}
+        for table, notices in self._stream.snapshots.look(self.tables).items():
+            if meta := self._tend(table, notices, mark.stream_sequence):
+                ready[table] = meta
+        return self._load(ready, mark) if ready else False
+
+    def _tend(self, table: TableName, notices: Notices, position: int) -> Meta | None:
+        asked = self._asked.get(table, Asked())
+        plan = plan_load(
+            notices,
+            asked,
+            state=self.tables[table],
+            position=position,
+            spoiled=self._spoiled,
+            now=self._clock(),
+        )
+        match plan:
+            case Load(meta):
+                return meta
+            case Ask(why):
+                self._ask(table, asked, why)
+            case Park(why):
+                self._asked.pop(table, None)
+                self._lake.states.set(table, parked(f"the bridge takes no snapshot: {why}"))
+            case Wait():
+                pass
+        return None
+
+    def _ask(self, table: TableName, asked: Asked, why: str | None) -> None:
+        if asked.times and why:
+            warn("a snapshot failed and is asked for again", table=table, reason=why)
+        request = self._stream.snapshots.ask(table)
+        if request is not None:
+            info("asked for a snapshot", table=table, reason=self.tables[table].reason)
+        self._asked[table] = replace(
+            asked,
+            request=request or asked.request,
+            times=asked.times + 1,
+            at=self._clock(),
+            refusals=asked.refusals + (why is not None),
+        )
+
+    def _load(self, ready: Mapping[TableName, Meta], mark: Watermark) -> bool:
+        if not mark.commit_lsn:
+            # Nothing was read yet, or nothing behind a gap: the newest snapshot says when it is.
+            newest = max(ready.values(), key=lambda meta: meta.lsn)
+            mark = Watermark(mark.stream_sequence, newest.lsn, newest.timestamp)
+        failed = self._lake.load(ready, mark)
+        for table, why in failed.items():
+            self._spoiled.add(ready[table].snapshot_id)
+            asked = self._asked.get(table, Asked())
+            self._asked[table] = replace(asked, times=asked.times + 1, at=self._clock())
+            error("a snapshot cannot be used; another one is asked for", table=table, reason=why)
+        for table in ready.keys() - failed.keys():
+            self._asked.pop(table, None)
+        self._waiting = Waiting()
+        return len(failed) < len(ready)
+
+    def _take_resyncs(self, position: int) -> None:
+        for table in self._lake.take_resyncs(position, self._stream.snapshots.end):
+            self._asked.pop(table, None)
+
+    def wait(self) -> None:
+        """Be patient while a bridge is at work on the snapshots; say so when none is."""
+        now, end = time.monotonic(), self._stream.snapshots.end()
+        waiting = self._waiting
+        if end != waiting.init_end:
+            waiting.init_end, waiting.since = end, now
+        names = ", ".join(str(table) for table in self.tables)
+        if now - waiting.since > self._patience:
+            raise NoSnapshot(
+                f"nobody has worked on a snapshot of {names} for {self._patience:.0f} s"
+            )
+        if now - waiting.said_at >= PROGRESS_SECONDS:
+            waiting.said_at = now
+            info("waiting for snapshots", tables=names, stored=end, seconds=now - waiting.since)

@@ -1,0 +1,170 @@
+"""Whether a table's mirror can follow: live, loading or parked. Pure decisions, kept in the lake.
+
+The state stands in the properties of the table's change log, which every table has that was ever
+seen, so that whoever starts next goes on where the last one was. The log itself always follows.
+
+| State   | The mirror | Ends |
+|---|---|---|
+| live    | follows every batch; a table without a key has none | |
+| loading | waits for a snapshot, cannot be read | when the snapshot and what followed it are in |
+| parked  | waits for a person, cannot be read   | by `resync`, or when the table is made anew |
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from lake_consumer.batches import describe_gaps
+from lake_consumer.evolution import can_hold
+from schemas.shapes import TableShape
+
+STATE_PROPERTY = "bridge.state"
+REASON_PROPERTY = "bridge.state-reason"
+SINCE_PROPERTY = "bridge.load-since"
+AFTER_PROPERTY = "bridge.load-after"
+GAPS_PROPERTY = "bridge.gaps"
+RESYNC_PREFIX = "bridge.resync."
+"""On `_bridge.resyncs`, with the table's token: somebody wants its mirror to be built anew."""
+
+GAPS_AT_MOST = 50
+
+StateKind = Literal["live", "loading", "parked"]
+FirstSight = Literal["snapshot", "stream"]
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """What becomes of a table's mirror, and why.
+
+    While loading, the change log has everything behind the stream sequence `since`: a snapshot will
+    do if all that it lacks is behind there, and its meta is behind sequence `after` of INIT.
+    """
+
+    kind: StateKind
+    reason: str = ""
+    since: int = 0
+    after: int = 0
+
+    @property
+    def is_live(self) -> bool:
+        return self.kind == "live"
+
+    def to_properties(self) -> dict[str, str]:
+        return {
+            STATE_PROPERTY: self.kind,
+            REASON_PROPERTY: self.reason,
+            SINCE_PROPERTY: str(self.since),
+            AFTER_PROPERTY: str(self.after),
+        }
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, str]) -> TableState:
+        """Read a change log's properties; one that says nothing is of a live table."""
+        kinds: Mapping[str, StateKind] = {"loading": "loading", "parked": "parked"}
+        kind = kinds.get(properties.get(STATE_PROPERTY, ""), "live")
+        return cls(
+            kind,
+            properties.get(REASON_PROPERTY, ""),
+            int(properties.get(SINCE_PROPERTY, "0")),
+            int(properties.get(AFTER_PROPERTY, "0")),
+        )
+
+
+LIVE = TableState("live")
+
+
+def loading(reason: str, since: int) -> TableState:
+    return TableState("loading", reason, since)
+
+
+def parked(reason: str) -> TableState:
+    return TableState("parked", reason)
+
+
+def first_state(shape: TableShape, first_sight: FirstSight, since: int) -> TableState:
+    """Of a table that the lake has not seen before."""
+    if first_sight == "stream" or not shape.key:
+        return LIVE
+    return loading("first sight of the table", since)
+
+
+def next_state(
+    state: TableState, before: TableShape, after: TableShape, *, since: int, can_load: bool
+) -> TableState:
+    """Of a table that changed its shape."""
+    if not after.key:
+        return LIVE
+    if before.relation_id != after.relation_id:
+        why = (
+            f"the table was dropped and created anew (relation {before.relation_id}"
+            f" became {after.relation_id})"
+        )
+        return loading(why, since) if can_load else parked(why)
+    if not state.is_live:
+        return state
+    if why := why_incompatible(before, after):
+        return parked(why)
+    if why := why_rebuild(before, after):
+        return loading(why, since) if can_load else parked(why)
+    return LIVE
+
+
+def why_incompatible(before: TableShape, after: TableShape) -> str:
+    """Say which columns cannot become what they are now in place; empty where all can."""
+    types = {column.position: column.type for column in before.columns}
+    changed = [
+        f"column {column.name} changed from {types[column.position]} to {column.type}"
+        for column in after.columns
+        if column.position in types and not can_hold(types[column.position], column.type)
+    ]
+    return ", ".join(changed) + ", which Iceberg cannot do in place" if changed else ""
+
+
+def why_rebuild(before: TableShape, after: TableShape) -> str:
+    """Say why the rows there are would no longer be PostgreSQL's; empty where they are."""
+    if [column.position for column in before.key] != [column.position for column in after.key]:
+        return "the table's key changed"
+    known = {column.position for column in before.columns}
+    filled = [
+        column.name
+        for column in after.columns
+        # Rows that were there have the default of that time, and no change says so.
+        if column.position not in known
+        and (column.column_default is not None or not column.is_nullable)
+    ]
+    return f"column {', '.join(filled)} was added with a value for every row" if filled else ""
+
+
+def why_unusable(taken: TableShape, newest: TableShape) -> str:
+    """Say why a snapshot in one shape cannot make a mirror in another; empty where it can."""
+    if taken.relation_id != newest.relation_id:
+        return "the table was created anew since"
+    return why_incompatible(taken, newest) or why_rebuild(taken, newest)
+
+
+def note_gap(properties: Mapping[str, str], first: int, last: int) -> dict[str, str]:
+    """Add missing stream sequences to those that a change log already tells of."""
+    gaps = read_gaps(properties)
+    if (first, last) not in gaps:
+        gaps.append((first, last))
+    return {GAPS_PROPERTY: json.dumps(gaps[-GAPS_AT_MOST:])}
+
+
+def read_gaps(properties: Mapping[str, str]) -> list[tuple[int, int]]:
+    return [(first, last) for first, last in json.loads(properties.get(GAPS_PROPERTY, "[]"))]
+
+
+WAITING = "the mirror is"
+"""How a note begins that says why a mirror cannot be read."""
+
+
+def describe_state(properties: Mapping[str, str]) -> str:
+    """Say what a change log's properties tell a person; empty where all is well."""
+    state, gaps = TableState.from_properties(properties), read_gaps(properties)
+    said = [] if state.is_live else [f"{WAITING} {state.kind}: {state.reason}"]
+    if gaps:
+        said.append(f"the change log lacks stream sequence {describe_gaps(gaps)}")
+    return "; ".join(said)

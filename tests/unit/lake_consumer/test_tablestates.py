@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from lake_consumer.tablestates import (
+    LIVE,
+    TableState,
+    describe_state,
+    first_state,
+    loading,
+    next_state,
+    note_gap,
+    parked,
+    read_gaps,
+    why_unusable,
+)
+from schemas.shapes import TableShape
+from tests.support.lake import make_shape
+
+USERS = make_shape("users", {"id": "int32", "name": "text"})
+KEYLESS = make_shape("users", {"id": "int32", "name": "text"}, key=())
+WIDER = make_shape("users", {"id": "int64", "title": "text"})
+INT_NAME = make_shape("users", {"id": "int32", "name": "int32"})
+OTHER_KEY = make_shape("users", {"id": "int32", "name": "text"}, key=("id", "name"))
+ADDED = make_shape("users", {"id": "int32", "name": "text", "age": "int32"})
+ANEW = replace(INT_NAME, relation_id=99)
+
+
+def with_last_column(shape: TableShape, **facts: object) -> TableShape:
+    *others, last = shape.columns
+    return replace(shape, columns=(*others, replace(last, **facts)))  # type: ignore[arg-type]
+
+
+DEFAULT = with_last_column(ADDED, column_default="5")
+NOT_NULL = with_last_column(ADDED, is_nullable=False)
+
+
+def test_a_table_begins_as_it_was_told_to() -> None:
+    """Only a stream that holds the whole history makes a mirror without a snapshot."""
+    assert first_state(USERS, "snapshot", 7) == loading("first sight of the table", 7)
+    assert first_state(USERS, "stream", 7) == LIVE
+    assert first_state(KEYLESS, "snapshot", 7) == LIVE
+
+
+@pytest.mark.parametrize("after", [USERS, WIDER, ADDED, make_shape("users", {"id": "int32"})])
+def test_what_iceberg_can_do_is_followed_in_place(after: TableShape) -> None:
+    assert next_state(LIVE, USERS, after, since=7, can_load=True) == LIVE
+
+
+@pytest.mark.parametrize("after", [DEFAULT, NOT_NULL, OTHER_KEY, ANEW])
+def test_what_no_change_tells_of_is_loaded_anew(after: TableShape) -> None:
+    """Rows that were there have values, or a key, that never come through the stream."""
+    assert next_state(LIVE, USERS, after, since=7, can_load=True).kind == "loading"
+    assert next_state(LIVE, USERS, after, since=7, can_load=False).kind == "parked"
+
+
+def test_a_type_that_cannot_become_another_parks_the_mirror() -> None:
+    state = next_state(LIVE, USERS, INT_NAME, since=7, can_load=True)
+
+    assert state.kind == "parked"
+    assert "column name changed from text to int32" in state.reason
+
+
+def test_a_parked_mirror_stays_parked_until_its_table_is_another() -> None:
+    """Whatever follows is told by the log; only a resync or a new table begins it anew."""
+    state = parked("why")
+
+    assert next_state(state, INT_NAME, USERS, since=7, can_load=True) == state
+    assert next_state(state, USERS, ANEW, since=7, can_load=True).kind == "loading"
+
+
+def test_a_key_that_comes_back_is_a_mirror_that_begins_anew() -> None:
+    """Nobody could apply the changes in between."""
+    assert next_state(LIVE, USERS, KEYLESS, since=7, can_load=True) == LIVE
+    assert next_state(LIVE, KEYLESS, USERS, since=7, can_load=True).kind == "loading"
+
+
+def test_a_snapshot_in_an_older_shape_will_do_where_the_shape_can_follow() -> None:
+    assert why_unusable(USERS, WIDER) == ""
+    assert "int32" in why_unusable(USERS, INT_NAME)
+    assert "added" in why_unusable(USERS, DEFAULT)
+    assert "anew" in why_unusable(USERS, ANEW)
+
+
+@pytest.mark.parametrize(
+    "state", [LIVE, TableState("loading", "a reason", 12, 3), parked("another")]
+)
+def test_a_state_survives_in_properties(state: TableState) -> None:
+    assert TableState.from_properties(state.to_properties()) == state
+
+
+def test_a_log_of_before_states_is_of_a_live_table() -> None:
+    assert TableState.from_properties({}) == LIVE
+
+
+def test_gaps_are_told_once_each() -> None:
+    """A gap is found again after a crash in the middle of healing it."""
+    properties = note_gap({}, 3, 9)
+    properties = note_gap(properties, 3, 9)
+    properties = note_gap(properties, 12, 12)
+
+    assert read_gaps(properties) == [(3, 9), (12, 12)]
+    said = describe_state({**properties, **parked("why").to_properties()})
+    assert said == "the mirror is parked: why; the change log lacks stream sequence 3-9, 12"
+    assert describe_state({}) == ""
