@@ -112,6 +112,8 @@ class Pipeline:
             self._status.last_processing_us = int(
                 (time.perf_counter() - started) / count * 1_000_000
             )
+            # There may be more to read at once; the publisher has its turn first.
+            await asyncio.sleep(0)
             if outbox.is_full:
                 await outbox.room()
 

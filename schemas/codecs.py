@@ -37,14 +37,6 @@ class Codec:
     ends: tuple[bytes, bytes]
     """How a map ends whose last value is false, or true."""
 
-    def leave_open(self, fields: Mapping[str, Any]) -> bytes:
-        """Encode a map whose last value is a boolean that is not known yet."""
-        return self.encode(fields).removesuffix(self.ends[False])
-
-    def seal(self, opened: bytes, last: bool) -> bytes:
-        """Finish what `leave_open` began."""
-        return opened + self.ends[last]
-
     def decode(self, body: bytes) -> dict[str, Any]:
         try:
             fields = self._decode(body)

@@ -1,7 +1,7 @@
 """What the CDC stream carries: row changes, table shapes and logical messages, as maps.
 
 `last` is the last key of every map: whether a change ends its transaction is the last thing that is
-known about it, and what was encoded before then needs no second pass (`codecs.Codec.seal`).
+known about it, and what was encoded before then needs no second pass (`codecs.Codec.ends`).
 """
 
 from __future__ import annotations
