@@ -99,11 +99,6 @@ class CatalogUri:
         return self.uri.startswith(_POSTGRES)
 
     @property
-    def is_remote(self) -> bool:
-        """Whether the catalog itself knows where tables lie."""
-        return self.uri.startswith(("http://", "https://", "thrift://"))
-
-    @property
     def shown(self) -> str:
         """The address without a password that may stand in it."""
         return re.sub(r"(://[^:/@]*):[^@/]*@", r"\1:***@", self.uri)
