@@ -1,8 +1,8 @@
 """The Spark session: its jars, its catalog, its secrets, and its silence.
 
 Here or on a cluster, and under `spark-submit`, which has its own mind about master, jars and
-memory. Executors get this package from the driver; secrets are set in the session that runs, never
-on a command line, which is what every other setting of a session ends up on.
+memory. Executors get this package from the driver. Settings of a session end up on a command line
+and in Spark's log, so secrets are none: the catalog is opened with them, and they are taken back.
 
 Spark's launcher, its dependency resolver and its logger all write to the terminal. They get a file
 of their own instead, whose name is said once and again when something fails.
@@ -29,7 +29,8 @@ from lake_consumer.java import provide_java
 from lake_consumer.logs import error, info
 from lake_consumer.packaging import CODE, write_code
 
-_CATALOG = "spark.sql.catalog.lake"
+CATALOG = "lake"
+_CATALOG = f"spark.sql.catalog.{CATALOG}"
 _PACKAGES = "spark.jars.packages"
 _SECRET = re.compile(r"(?i)secret|password|token|credential|access.?key")
 """As Spark writes it: settings whose names fit are shown nowhere."""
@@ -108,8 +109,11 @@ def catalog_settings(options: SessionOptions) -> dict[str, str]:
 def secrets_of(options: SessionOptions) -> dict[str, str]:
     """What no command line may show; nobody can tell what a property of the user's own holds."""
     owned = {f"{_CATALOG}.{key}" for key in options.catalog.properties}
+    # Iceberg wants a password where there is none.
+    empty = {f"{_CATALOG}.jdbc.password"} if options.catalog.password is None else set()
     settings = catalog_settings(options)
-    return {k: v for k, v in settings.items() if _SECRET.search(k) or k in owned}
+    names = {key for key in settings if _SECRET.search(key)} | owned
+    return {key: settings[key] for key in names - empty}
 
 
 def _java_options(log4j: Path, *, short: bool) -> str:
@@ -135,10 +139,27 @@ def open_session(options: SessionOptions, environ: Mapping[str, str] = os.enviro
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         _announce(log, options.packages)
         spark = _start(_builder(session_settings(options, log4j)).master(options.master), log)
-    for key, value in secrets_of(options).items():
-        spark.conf.set(key, value)
+    _open_catalog(spark, secrets_of(options), options.catalog.shown)
     _send_code(spark, folder)
     return spark
+
+
+def _open_catalog(spark: SparkSession, secrets: Mapping[str, str], shown: str) -> None:
+    """Let the catalog read its secrets, and forget them: Spark logs settings with every job."""
+    if not secrets:
+        return
+    for key, value in secrets.items():
+        spark.conf.set(key, value)
+    try:
+        spark._jsparkSession.sessionState().catalogManager().catalog(CATALOG)
+    except Exception as failure:
+        raise SparkFailed(
+            f"the catalog {shown} cannot be opened: {_first_cause(failure)}",
+            advice="Check LAKE_CATALOG_URI and what proves who we are there.",
+        ) from None
+    finally:
+        for key in secrets:
+            spark.conf.unset(key)
 
 
 def _send_code(spark: SparkSession, folder: Path) -> None:

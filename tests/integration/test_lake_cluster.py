@@ -28,7 +28,7 @@ from tests.support.objectstore import SECRET, S3Server, s3_server
 from tests.support.sparkcluster import SPARK_HOME, WORKERS, SparkCluster, spark_cluster
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
-PATIENCE_S = 400
+PATIENCE_S = 900
 NATS_PASSWORD = "s3cret-of-nats"
 ROWS = 300
 
