@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shlex
 import subprocess
@@ -27,7 +28,9 @@ from tests.support.lake import HandMadeStream, announce, change, make_shape
 from tests.support.objectstore import SECRET, S3Server, s3_server
 from tests.support.sparkcluster import SPARK_HOME, WORKERS, SparkCluster, spark_cluster
 
-pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning"
+)
 PATIENCE_S = 900
 NATS_PASSWORD = "s3cret-of-nats"
 ROWS = 300
@@ -84,6 +87,8 @@ def cluster(server_folder: Path) -> Iterator[SparkCluster]:
 def s3() -> Iterator[S3Server]:
     with s3_server() as server:
         yield server
+    # Catalogs leave their connections to the garbage collector, which must find them here.
+    gc.collect()
 
 
 def test_the_packaged_job_runs_where_only_spark_and_python_are(
