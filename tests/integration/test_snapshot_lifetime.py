@@ -109,7 +109,7 @@ def test_wal_that_is_kept_is_shown_and_giving_up_lets_it_go(
         cancel(nats.url, "big")
 
         assert kept
-        shown = re.search(r"bridge_snapshot_wal_kept_bytes (\S+)", metrics)
+        shown = re.search(r"(?m)^bridge_snapshot_wal_kept_bytes (\S+)", metrics)
         assert shown is not None
         assert float(shown[1]) > 1_000_000
         wait_for(lambda: temporary_slots(big) == 0, "the slot to go, while the other is open")
