@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -73,7 +74,10 @@ async def _read_stream(url: str, stream: str) -> list[StoredMessage]:
             headers = dict(message.headers or {})
             body = message.data
             if name := headers.get(OVERSIZE):
-                body = (await (await js.object_store(OVERSIZE_STORE.name)).get(name)).data or b""
+                # Into a buffer: without one the client copies all it has for every piece it gets.
+                whole = io.BytesIO()
+                await (await js.object_store(OVERSIZE_STORE.name)).get(name, writeinto=whole)
+                body = whole.getvalue()
             if is_compressed(headers):
                 if key := expander.lacks(message.subject, headers):
                     bucket = await js.key_value(DICTIONARIES_BUCKET.name)
