@@ -186,8 +186,9 @@ class Lake:
         for fields, revision in read_announcements(self._nats, batch.first, batch.last):
             shape = self._shapes.learn(fields, revision)
             announced.setdefault(shape.name, set()).add(revision)
-        for table, revisions in announced.items():
-            self._applier(table).follow(revisions)
+        appliers = [(self._applier(table), revisions) for table, revisions in announced.items()]
+        with ThreadPoolExecutor(self._side_by_side) as pool:
+            list(pool.map(lambda pair: pair[0].follow(pair[1]), appliers))
 
     def _read(self, batch: Batch) -> tuple[DataFrame, dict[TableName, Facts]]:
         """Let the executors read and decode; gives their blocks, and what is in them by table."""

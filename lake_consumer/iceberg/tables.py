@@ -24,7 +24,9 @@ from lake_consumer.watermark import EMPTY, Watermark
 PROPERTIES: Mapping[str, str] = {
     # A batch has few files anyway; a shuffle before the write would cost more than it saves.
     "write.distribution-mode": "none",
-    "write.merge.distribution-mode": "none",
+    # A MERGE here only deletes: its few positions go to one task per data file, because a file has
+    # one deletion vector and a large file is read by several tasks.
+    "write.merge.distribution-mode": "hash",
     "write.spark.fanout.enabled": "true",
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "100",
