@@ -198,7 +198,7 @@ class Follower:
 
     def _plan(self, state: StreamState, newest: int, gap: Gap | None) -> Batch | None:
         first, end = self.applied + 1, self._interrupted_end
-        if end is not None and gap is None:
+        if end is not None and (gap is None or gap.first > end):
             info("taking an interrupted batch again", first=first, last=end)
             return plan_batch(first, end, end - first + 1, self._stream.look)
         if end is not None:

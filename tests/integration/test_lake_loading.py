@@ -32,6 +32,11 @@ from tests.support.lake import LakeRig, logical_message, reach_end
 from tests.support.rig import Rig
 from tests.support.stream import read_stream
 
+# Spark leaves the sockets it fetches results through to the garbage collector.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning"
+)
+
 ACCOUNTS = 40
 TOTAL = 2 * ACCOUNTS * 100
 _marks = itertools.count()
