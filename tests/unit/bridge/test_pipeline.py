@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bridge.config import PublishLimits
-from bridge.outbox import Message, Outgoing
+from bridge.hotpath import HotPath
+from bridge.outbox import Message, Outbox, Outgoing
 from bridge.pipeline import Pipeline
 from bridge.progress import Progress
+from bridge.protocol.decoder import decode_message
 from bridge.protocol.messages import Relation
 from bridge.relations import TableFacts, shape_of
 from bridge.status import Status
+from bridge.transactions import Assembler
 from schemas.codecs import MSGPACK
 from schemas.events import Place
 from schemas.names import TableName
@@ -261,3 +264,25 @@ async def test_few_changes_are_stored_at_once_and_many_keep_their_batch_open() -
     assert sum(count for count, _ in many) == 301
     assert many[-1] == (1, True), "the last of many ends the batch"
     assert told["in_flight"] == (0, 0)
+
+
+async def test_a_transaction_of_the_short_way_is_confirmed_by_its_own_acks_alone() -> None:
+    """Its end counts every message up to it: one less would confirm a change nobody stored."""
+    relation = cast("Relation", decode_message(HEAD[0]))
+    progress = Progress(0)
+    outbox = Outbox(1 << 20, MSGPACK.ends)
+    hot = HotPath(Assembler(), outbox, progress, Status("slot", "pub"), 0)
+    hot.learn(shape_of(relation, TableFacts(key=(1,))), 3)
+    rows = [(False, wal.insert(TABLE, [str(n), "a"])) for n in range(3)]
+    frames = [f for f in written([(rows, 1), (rows[:1], 2)])[2:] if f[:1] == b"w"]
+    first, second = (int.from_bytes(f[35:43]) for f in frames if f[25:26] == b"C")
+
+    # A read may end anywhere; here it leaves a change held back.
+    assert (hot.take(frames[:3], 0), hot.take(frames, 3)) == (3, len(frames))
+
+    seen = []
+    for _ in range(4):
+        progress.acknowledged(1, 0.0)
+        seen.append(progress.acked_lsn)
+    assert seen == [0, 0, first, second]
+    assert progress.in_flight == 0
