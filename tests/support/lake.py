@@ -362,6 +362,10 @@ class LakeRig:
     def mirror(self, table: str) -> list[dict[str, Any]]:
         return self._rows(f"SELECT * FROM {mirror_of(TableName.parse(table)).sql} ORDER BY 1")
 
+    def unordered(self, table: str) -> list[dict[str, Any]]:
+        """Like `mirror`, for a table whose first column may be one that has no order."""
+        return self._rows(f"SELECT * FROM {mirror_of(TableName.parse(table)).sql}")
+
     def log(self, table: str) -> list[dict[str, Any]]:
         name = log_of(TableName.parse(table)).sql
         return self._rows(f"SELECT * FROM {name} ORDER BY stream_seq")
