@@ -118,7 +118,7 @@ def _verify(config: LakeConfig, flags: Flags) -> None:
     from lake_consumer.verify.command import verify  # noqa: PLC0415 - as above
 
     verify(config, flags["tables"], heal=flags["heal"], shown=flags["limit"],
-           patience=flags["patience"], as_json=flags["json"])  # fmt: skip
+           patience=config.patience_seconds, as_json=flags["json"])  # fmt: skip
 
 
 def _maintain(config: LakeConfig, flags: Flags) -> None:
@@ -210,16 +210,6 @@ COMMANDS = (
             Argument(
                 "--limit",
                 {"type": int, "default": 20, "help": "rows shown per table; default 20"},
-            ),
-            Argument(
-                "--patience",
-                {
-                    "type": float,
-                    "default": 120,
-                    "metavar": "SECONDS",
-                    "help": "how long to wait for the lake to come to PostgreSQL's state; "
-                    "default 120",
-                },
             ),
             AS_JSON,
         ),

@@ -12,10 +12,17 @@ import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import psycopg
 import pytest
 
 from examples.embedded import EmbeddedNats, EmbeddedPostgres, temporary_folder
+
+# A busy machine is slow, not wrong: no example has a time limit.
+hypothesis.settings.register_profile(
+    "patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("patient")
 
 Connection = psycopg.Connection[tuple[object, ...]]
 
