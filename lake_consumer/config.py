@@ -95,8 +95,8 @@ OPTIONS = (
         flag="--patience",
         env="LAKE_PATIENCE",
         default="300",
-        help="seconds that `drain` waits for a snapshot nobody works on, and `verify` for the lake to "
-        "come to PostgreSQL's state, before they fail",
+        help="seconds that `drain` waits for a snapshot nobody works on, and `verify` for the lake "
+        "to come to PostgreSQL's state, before they fail",
     ),
     Option(
         name="spark_master",
