@@ -118,6 +118,7 @@ class LakeProcess:
         environ = {
             **os.environ,
             "LAKE_WAREHOUSE": str(lake.folder),
+            "LAKE_FIRST_SIGHT": "stream",
             "NATS_URL": server.url,
             "SPARK_MASTER": "local[2]",
         }

@@ -31,6 +31,7 @@ from lake_consumer.packaging import CODE, write_code
 
 CATALOG = "lake"
 _CATALOG = f"spark.sql.catalog.{CATALOG}"
+_DAEMON = "spark.python.daemon.module"
 _PACKAGES = "spark.jars.packages"
 _SECRET = re.compile(r"(?i)secret|password|token|credential|access.?key")
 """As Spark writes it: settings whose names fit are shown nowhere."""
@@ -92,8 +93,7 @@ def session_settings(options: SessionOptions, log4j: Path) -> dict[str, str]:
 
 def _workers(master: str) -> dict[str, str]:
     # On a cluster the package comes with the job, after the machines' daemons have started.
-    local = master.startswith("local")
-    return {"spark.python.daemon.module": "lake_consumer.workers"} if local else {}
+    return {_DAEMON: "lake_consumer.workers"} if is_local(master) else {}
 
 
 def catalog_settings(options: SessionOptions) -> dict[str, str]:
@@ -141,6 +141,7 @@ def open_session(options: SessionOptions, environ: Mapping[str, str] = os.enviro
         spark = _start(_builder(session_settings(options, log4j)).master(options.master), log)
     _open_catalog(spark, secrets_of(options), options.catalog.shown)
     _send_code(spark, folder)
+    _keep_jars_from_python(spark)
     return spark
 
 
@@ -169,6 +170,17 @@ def _send_code(spark: SparkSession, folder: Path) -> None:
         spark.sparkContext.addPyFile(str(write_code(folder / CODE)))
 
 
+def _keep_jars_from_python(spark: SparkSession) -> None:
+    """Leave Java's jars off the Python workers' path, where Spark puts them with its packages.
+
+    A worker reads the directory of every archive on its path anew before each task, and Iceberg's
+    jar lists tens of thousands of files: that was most of what the workers did.
+    """
+    includes = spark.sparkContext._python_includes
+    if includes is not None:
+        includes[:] = [name for name in includes if not name.endswith(".jar")]
+
+
 def is_submitted(environ: Mapping[str, str]) -> bool:
     """Whether spark-submit started us: the JVM is there already."""
     return "PYSPARK_GATEWAY_PORT" in environ
@@ -180,7 +192,7 @@ def is_local(master: str) -> bool:
 
 def _submitted_builder(options: SessionOptions, log4j: Path) -> SparkSession.Builder:
     """Leave alone what spark-submit decided: master, jars, and the JVM that runs already."""
-    decided = ("spark.driver.", _PACKAGES, "spark.ui.enabled", "spark.app.name")
+    decided = ("spark.driver.", _PACKAGES, _DAEMON, "spark.ui.enabled", "spark.app.name")
     settings = session_settings(options, log4j)
     return _builder({k: v for k, v in settings.items() if not k.startswith(decided)})
 

@@ -7,6 +7,7 @@ between them can be taken again.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
@@ -118,6 +119,13 @@ class TableApplier:
             snapshot_id=_snapshot(mirror),
             changes_snapshot_id=_snapshot(log),
         )
+
+    def _write_mirror(self, blocks: DataFrame, facts: Facts) -> Table | None:
+        mirror, keyed = self._open_mirror(facts.revision), self._keyed()
+        if mirror is not None and keyed is not None:
+            renames = renames_in(self._known, self._columns) if facts.unchanged else {}
+            self._writer.write(mirror, blocks, facts, keyed, buckets=self._buckets, renames=renames)
+        return mirror
 
     def _append(self, blocks: DataFrame, facts: Facts) -> Table:
         log = self._log
