@@ -107,12 +107,11 @@ class TableApplier:
     def apply(self, blocks: DataFrame, facts: Facts) -> Cut:
         """Bring the table's blocks of one batch into its log and its mirror."""
         self._rows = facts.rows
-        log = self._append(blocks, facts)
-        mirror = self._open_mirror(facts.revision)
-        keyed = self._keyed()
-        if mirror is not None and keyed is not None:
-            renames = renames_in(self._known, self._columns) if facts.unchanged else {}
-            self._writer.write(mirror, blocks, facts, keyed, buckets=self._buckets, renames=renames)
+        # Neither needs the other, and one alone leaves cores idle while it plans and commits.
+        with ThreadPoolExecutor(1) as beside:
+            appending = beside.submit(self._append, blocks, facts)
+            mirror = self._write_mirror(blocks, facts)
+            log = appending.result()
         return Cut(
             table=self._table,
             changes=facts.rows,
