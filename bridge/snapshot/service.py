@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from enum import Enum
 from typing import Any
 
@@ -99,6 +99,7 @@ class Running:
         self.ended: asyncio.Future[Outcome] = loop.create_future()
         self.task: asyncio.Task[None] | None = None
         self.is_cancelled = False
+        self.is_complete = False
         # Nobody may be waiting, and then nobody needs to hear.
         self.opened.add_done_callback(lambda done: done.cancelled() or done.exception())
 
@@ -247,7 +248,7 @@ class SnapshotService:
     async def _run(self, running: Running, tell: bool) -> None:
         """Take one snapshot; whatever happens ends here and is told."""
         try:
-            await self._take(running)
+            await self._take_whole(running)
             self._status.snapshot_totals.completed += 1
             running.end(Outcome.SETTLED)
         except asyncio.CancelledError:
@@ -262,6 +263,14 @@ class SnapshotService:
         finally:
             self._running.pop(running.request, None)
             self._status.snapshots.remove(running.progress)
+
+    async def _take_whole(self, running: Running) -> None:
+        try:
+            await self._take(running)
+        except (Exception, asyncio.CancelledError):
+            # Behind its meta a snapshot is whole, whatever becomes of the connections it used.
+            if not running.is_complete:
+                raise
 
     async def _take(self, running: Running) -> None:
         await self._check(running.request)
@@ -285,11 +294,23 @@ class SnapshotService:
                     schema_revision=taking.revision,
                     whole=running.request.is_whole,
                 )
-                await self._init.completed(name.table, meta)
+                await self._complete(running, meta)
             finally:
                 telling.cancel()
                 await taking.close()
         self._note_complete(progress)
+
+    async def _complete(self, running: Running, meta: Mapping[str, Any]) -> None:
+        """Store the meta, whoever wants to end this meanwhile.
+
+        A meta that is stored cannot be taken back: whatever comes behind it is no failure any more.
+        """
+        storing = asyncio.ensure_future(self._init.completed(running.request.table, meta))
+        while not storing.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait({storing})
+        storing.result()
+        running.is_complete = True
 
     async def _until_stored(self, lsn: int) -> int:
         """Wait until the stream has all that committed below an LSN; give where it then ends.
