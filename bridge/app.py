@@ -31,8 +31,8 @@ from bridge.postgres.slotwatch import SlotWatcher
 from bridge.postgres.walstream import WalStream
 from bridge.pressing import ChangePresses
 from bridge.progress import Progress
-from bridge.protocol.messages import Relation
-from bridge.relations import is_settled, shape_of
+from bridge.relations import shape_of
+from bridge.shapebook import Catalog, ShapeBook, adopt_table
 from bridge.snapshot.service import serve_snapshots
 from bridge.snapshot.taking import SnapshotMeans
 from bridge.sources import SourceId, may_take
@@ -40,10 +40,8 @@ from bridge.status import SlotWatch, Status
 from bridge.supervisor import supervise
 from bridge.tasks import end, until_first
 from schemas.codecs import CODECS, Codec
-from schemas.events import Place
 from schemas.names import TableName
 from schemas.positions import Lsn, Position
-from schemas.shapes import TableShape
 
 WATCH_EVERY_SECONDS = 5.0
 METRICS_EVERY_SECONDS = 15.0
@@ -101,53 +99,6 @@ async def _quietly(close: Callable[[], Awaitable[None]]) -> None:
         _log.debug("closing: %s", error)
 
 
-def _adopt_table(shape: TableShape, status: Status) -> None:
-    """Show a table that is new to this session, and say so where consumers will miss its key."""
-    if str(shape.name) in status.tables:
-        return
-    status.tables += (str(shape.name),)
-    if not shape.key:
-        _log.warning(
-            "table %s has no key: its changes are published, and no consumer can tell"
-            " which row an update or delete meant; add a primary key",
-            shape.name,
-        )
-
-
-class ShapeBook:
-    """The catalog and the registry as the pipeline sees them."""
-
-    def __init__(
-        self,
-        source: catalog.Connection,
-        registry: Registry,
-        config: BridgeConfig,
-        status: Status,
-    ) -> None:
-        self._source = source
-        self._registry = registry
-        self._config = config
-        self._status = status
-
-    async def shape(self, relation: Relation, place: Place) -> TableShape:
-        with connection.translated(self._config.postgres):
-            facts = await catalog.table_facts(self._source, relation)
-        if is_settled(relation, facts, place.xid):
-            return shape_of(relation, facts, place.xid)
-        with control.translated(self._config.nats):
-            before = await self._registry.shape_before(relation, place.lsn)
-        return shape_of(relation, facts, place.xid, before)
-
-    async def register(self, shape: TableShape, lsn: int) -> int:
-        _adopt_table(shape, self._status)
-        with control.translated(self._config.nats):
-            return await self._registry.register(shape, lsn)
-
-    async def announced(self, table: TableName) -> str | None:
-        with control.translated(self._config.nats):
-            return await self._registry.announced(table)
-
-
 class Bridge:
     """Runs sessions: each connects, finds out where to go on, and streams."""
 
@@ -194,7 +145,7 @@ class Bridge:
             dictionaries = DictionaryStore(js, config.nats)
             registry = Registry(js, self._codec, oversize, dictionaries, str(ours))
             start_lsn = await self._slot(source, registry, ours)
-            tables = await self._register_tables(source, registry, ours)
+            tables, known = await self._register_tables(source, registry, ours)
             lane = await Lane.open(config.nats, config.limits.ack_timeout)
             stack.push_async_callback(_quietly, lane.close)
             wal = await WalStream.open(
@@ -208,7 +159,7 @@ class Bridge:
             pipeline = Pipeline(
                 source=wal,
                 sink=lane,
-                shapes=ShapeBook(source, registry, config, self.status),
+                shapes=ShapeBook(source, registry, known, config, self.status),
                 oversize=oversize,
                 source_id=str(ours),
                 progress=Progress(start_lsn, hold=hold),
@@ -275,7 +226,8 @@ class Bridge:
         self, wal_end: Lsn, registry: Registry, ours: SourceId, live: Collection[str]
     ) -> None:
         with control.translated(self._config.nats):
-            if not leaves_gap((await registry.owners()).values(), ours, live):
+            owners = [entry.source for entry in (await registry.latest_entries()).values()]
+            if not leaves_gap(owners, ours, live):
                 return
             _log.error(
                 "the slot that published these tables before is gone: changes are missing from the"
@@ -286,10 +238,11 @@ class Bridge:
 
     async def _register_tables(
         self, source: catalog.Connection, registry: Registry, ours: SourceId
-    ) -> list[TableName]:
+    ) -> tuple[list[TableName], Catalog]:
         """Write the shape of every published table to KV, unless it is somebody else's."""
         config = self._config
         with connection.translated(config.postgres):
+            oldest_running = await catalog.oldest_running(source)
             published = await catalog.published_tables(source, config.publication)
             # Asked behind the catalog, so no change after this position is older than the shapes.
             seen_at = await catalog.wal_end(source)
@@ -298,14 +251,15 @@ class Bridge:
         if not shapes:
             _log.warning("publication %s has no tables yet", config.publication)
         with control.translated(config.nats):
-            owners = await registry.owners()
+            entries = await registry.latest_entries()
             for shape in shapes:
-                _demand_ours(shape.name, owners.get(shape.name), ours, live)
-                await registry.register_current(shape, seen_at)
+                latest = entries.get(shape.name)
+                _demand_ours(shape.name, latest.source if latest else None, ours, live)
+                await registry.register_current(shape, seen_at, latest)
         self.status.tables = ()
         for shape in shapes:
-            _adopt_table(shape, self.status)
-        return [shape.name for shape in shapes]
+            adopt_table(shape, self.status)
+        return [shape.name for shape in shapes], Catalog.of(published, oldest_running)
 
     async def _stored(
         self, source: catalog.Connection, registry: Registry, tables: list[TableName]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-_XIDS = 1 << 32
+XIDS = 1 << 32
 
 Positions = list[int | None]
 
@@ -23,7 +23,7 @@ def is_later(xid: int | None, than: int | None) -> bool:
     """
     if xid is None or than is None:
         return False
-    return 0 < (xid - than) % _XIDS < _XIDS // 2
+    return 0 < (xid - than) % XIDS < XIDS // 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ from bridge.outbox import Outbox
 from bridge.packing import pack
 from bridge.progress import Progress
 from bridge.protocol.messages import Begin
-from bridge.rowcode import Encode, row_code
+from bridge.rowcode import OPERATIONS, Encode, row_code
 from bridge.status import Status
 from bridge.transactions import Assembler
 from schemas.events import iso_timestamp
@@ -82,8 +82,8 @@ class HotPath:
         self._row_code |= row_code(shape, schema_revision)
 
     def forget(self, relation_id: int) -> None:
-        for key in [key for key in self._row_code if key[1:] == relation_id.to_bytes(4)]:
-            del self._row_code[key]
+        for letter in OPERATIONS:
+            self._row_code.pop(letter + relation_id.to_bytes(4), None)
 
     def take(self, frames: Sequence[bytes], first: int) -> int:  # noqa: C901, PLR0912, PLR0915
         """Queue plain frames from the given one on, and say where it stopped: at one that is not.

@@ -31,6 +31,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from types import CodeType
 from typing import Any, NamedTuple, cast
 
 import msgpack
@@ -191,18 +193,24 @@ def row_code(shape: TableShape, schema_revision: int) -> dict[bytes, Encode]:
             f"pack{n}": _demanding(packer_for(column.type)),
             f"other{n}": _other(name, column.type),
         }
-    # The source is made of the templates above and of numbers.
-    exec(compile(_source(shape), f"<row code of {shape.name}>", "exec"), names)  # noqa: S102
+    exec(_compiled(tuple(c.type.kind for c in shape.columns)), names)  # noqa: S102
     relation_id = shape.relation_id.to_bytes(4)
     return {
         letter + relation_id: _bind(names, shape, schema_revision, letter) for letter in OPERATIONS
     }
 
 
-def _source(shape: TableShape) -> str:
+@lru_cache(maxsize=256)
+def _compiled(kinds: tuple[Kind, ...]) -> CodeType:
+    """Compile once for all tables with such columns: it takes milliseconds."""
+    # The source is made of the templates above and of numbers.
+    return compile(_source(kinds), f"<row code of {len(kinds)} columns>", "exec")
+
+
+def _source(kinds: Sequence[Kind]) -> str:
     walk, problems, parts, values, walked = _WALK, "", "", "", ""
-    for n, column in enumerate(shape.columns):
-        template = _VALUES.get(column.type.kind, _ANY)
+    for n, kind in enumerate(kinds):
+        template = _VALUES.get(kind, _ANY)
         problem, head, value = (piece.format(n=n) for piece in template)
         walk += _WALK_COLUMN.format(n=n, problem=problem, head=head, value=value)
         problems += "" if problem == "False" else f" or {problem}"

@@ -33,6 +33,11 @@ def schema_subject(table: TableName) -> str:
     return f"{CDC}.{table.token}.schema"
 
 
+def schema_filter() -> str:
+    """The shapes of all tables."""
+    return f"{CDC}.*.schema"
+
+
 def message_subject(prefix: str) -> str:
     return f"{CDC}.{LOGICAL_MESSAGES}.{escape(prefix)}"
 

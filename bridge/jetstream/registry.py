@@ -35,7 +35,7 @@ from schemas.names import TableName
 from schemas.positions import ORIGIN, Position
 from schemas.shapes import TableShape
 from schemas.streams import CDC_STREAM, SCHEMAS_BUCKET
-from schemas.subjects import message_filter, schema_subject, table_filter
+from schemas.subjects import message_filter, schema_filter, schema_subject, table_filter
 
 _SCHEMAS_STREAM = f"KV_{SCHEMAS_BUCKET.name}"
 _SCHEMAS_PREFIX = f"$KV.{SCHEMAS_BUCKET.name}."
@@ -77,33 +77,38 @@ class Registry:
         self._dictionaries = dictionaries
         self.source = source
         self._current: dict[str, ShapeEntry] = {}
+        self._newest: dict[str, ShapeEntry] = {}
+        self._bucket: KeyValue | None = None
+        self._announcing: set[str] | None = None
 
-    async def register_current(self, shape: TableShape, lsn: int) -> None:
+    async def register_current(
+        self, shape: TableShape, lsn: int, latest: ShapeEntry | None
+    ) -> None:
         """Make the shape that the catalog has now the latest entry of its table."""
-        bucket = await self._js.key_value(SCHEMAS_BUCKET.name)
-        latest = await self._latest(bucket, shape.name.token)
         if latest is None or not self._describes(latest, shape):
-            latest = await self._put(bucket, shape, lsn)
+            latest = await self._put(shape, lsn)
         self._current[shape.name.token] = latest
 
     async def register(self, shape: TableShape, lsn: int) -> int:
         """Give the revision of an entry for a shape that the WAL has at `lsn`; idempotent."""
-        bucket = await self._js.key_value(SCHEMAS_BUCKET.name)
         token = shape.name.token
-        latest = await self._latest(bucket, token)
+        newest = self._newest.get(token)
+        if newest is not None and self._describes(newest, shape):
+            return newest.revision
+        latest = await self._latest(token)
         if latest is not None and self._describes(latest, shape):
             return latest.revision
         if latest is None or latest.lsn <= lsn or latest.source != self.source:
-            return (await self._put(bucket, shape, lsn)).revision
+            return (await self._put(shape, lsn)).revision
         entries = await self._entries(token)
         alike = [entry for entry in entries if self._describes(entry, shape)]
         if known := latest_at(alike, lsn):
             return known.revision
-        revision = (await self._put(bucket, shape, lsn)).revision
+        revision = (await self._put(shape, lsn)).revision
         current = self._current.get(token)
         if current and current.revision == latest.revision:
             # What is current stays the latest, also if no change ever comes that would say so.
-            self._current[token] = await self._put(bucket, current.shape, current.lsn)
+            self._current[token] = await self._put(current.shape, current.lsn)
         return revision
 
     async def shape_before(self, relation: Relation, lsn: int) -> TableShape | None:
@@ -122,7 +127,14 @@ class Registry:
     def _describes(self, entry: ShapeEntry, shape: TableShape) -> bool:
         return (entry.source, entry.shape.fingerprint) == (self.source, shape.fingerprint)
 
-    async def _latest(self, bucket: KeyValue, token: str) -> ShapeEntry | None:
+    async def _schemas(self) -> KeyValue:
+        # Kept, because nats-py asks the server about the bucket each time.
+        if self._bucket is None:
+            self._bucket = await self._js.key_value(SCHEMAS_BUCKET.name)
+        return self._bucket
+
+    async def _latest(self, token: str) -> ShapeEntry | None:
+        bucket = await self._schemas()
         try:
             entry = await bucket.get(token)
         except nats.js.errors.KeyNotFoundError:
@@ -147,9 +159,13 @@ class Registry:
             if entry := _read_entry(sequence, found.data):
                 entries.append(entry)
 
-    async def _put(self, bucket: KeyValue, shape: TableShape, lsn: int) -> ShapeEntry:
+    async def _put(self, shape: TableShape, lsn: int) -> ShapeEntry:
+        bucket = await self._schemas()
         body = self._codec.encode(self.describe(shape, lsn))
-        return ShapeEntry(await bucket.put(shape.name.token, body), lsn, self.source, shape)
+        token = shape.name.token
+        entry = ShapeEntry(await bucket.put(token, body), lsn, self.source, shape)
+        self._newest[token] = entry
+        return entry
 
     def describe(self, shape: TableShape, lsn: int) -> dict[str, Any]:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
@@ -163,7 +179,11 @@ class Registry:
 
     async def announced(self, table: TableName) -> str | None:
         """Give the fingerprint of the shape that the stream's end is in."""
-        message = await self._last(schema_subject(table))
+        if self._announcing is None:
+            # All at once: a new stream has none, and asking for each of many tables takes long.
+            self._announcing = set(await self._subjects(schema_filter()))
+        subject = schema_subject(table)
+        message = await self._last(subject) if subject in self._announcing else None
         return None if message is None else str((await self._fields(message)).get("fingerprint"))
 
     async def stored_position(self, tables: Iterable[TableName]) -> Position:
@@ -173,30 +193,32 @@ class Registry:
         changes of a table that was renamed, or left the publication, since.
         """
         furthest = ORIGIN
-        before = [table for table, owner in (await self.owners()).items() if owner == self.source]
+        entries = await self.latest_entries()
+        # The slot is ours by now: nobody else writes entries of our tables from here on.
+        self._newest = {table.token: entry for table, entry in entries.items()}
+        before = [table for table, entry in entries.items() if entry.source == self.source]
         for table in {*tables, *before}:
             message = await self._last(table_filter(table))
             if message is not None:
                 furthest = max(furthest, await self._position(message))
-        for subject in await self._message_subjects():
+        for subject in await self._subjects(message_filter()):
             message = await self._last(subject)
             if message and (await self._fields(message)).get("source") == self.source:
                 furthest = max(furthest, await self._position(message))
         return furthest
 
-    async def owners(self) -> dict[TableName, str]:
-        """Say whose every table in the bucket is."""
-        bucket = await self._js.key_value(SCHEMAS_BUCKET.name)
+    async def latest_entries(self) -> dict[TableName, ShapeEntry]:
+        """Give the latest entry of every table in the bucket, whoever's it is."""
         # Not bucket.keys(), a watcher that now and then misses what was already there: a table
         # of ours that it missed would be stored twice.
         info = await self._js.stream_info(_SCHEMAS_STREAM, subjects_filter=f"{_SCHEMAS_PREFIX}>")
         tokens = [subject.removeprefix(_SCHEMAS_PREFIX) for subject in info.state.subjects or {}]
-        entries = [await self._latest(bucket, token) for token in tokens]
-        return {entry.shape.name: entry.source for entry in entries if entry}
+        entries = [await self._latest(token) for token in tokens]
+        return {entry.shape.name: entry for entry in entries if entry}
 
-    async def _message_subjects(self) -> list[str]:
-        """Give the subject of every prefix that logical messages were stored under."""
-        info = await self._js.stream_info(CDC_STREAM.name, subjects_filter=message_filter())
+    async def _subjects(self, filter: str) -> list[str]:
+        """Give every subject that the stream holds something on."""
+        info = await self._js.stream_info(CDC_STREAM.name, subjects_filter=filter)
         return list(info.state.subjects or {})
 
     async def _last(self, subject: str) -> RawStreamMsg | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import psycopg
 from psycopg.rows import DictRow
 
+from bridge.attnums import XIDS
 from bridge.errors import SourceNotReady
 from bridge.protocol.messages import Relation, RelationColumn
 from bridge.relations import ColumnFacts, TableFacts
@@ -33,31 +34,36 @@ _PUBLISHED = """
 
 # A transaction id that seems to lie ahead was given out before the ids wrapped around.
 _COLUMNS = """
-    SELECT a.attname AS name, a.attnum AS position, NOT a.attnotnull AS is_nullable,
+    SELECT a.attrelid::bigint AS relation_id,
+           a.attname AS name, a.attnum AS position, NOT a.attnotnull AS is_nullable,
            a.atttypid::bigint AS type_oid, a.atttypmod AS type_modifier, a.atthasdef AS has_default,
            a.attgenerated <> '' AS is_generated,
            CASE WHEN age(a.xmin) >= 0 THEN a.xmin::text::bigint END AS written_by
       FROM pg_attribute a
-     WHERE a.attrelid = %s::oid AND a.attnum > 0 AND NOT a.attisdropped
-     ORDER BY a.attnum
+     WHERE a.attrelid = ANY(%s::bigint[]::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
+     ORDER BY a.attrelid, a.attnum
 """
 
 # The only question that waits for a lock on the table, which ALTER TABLE may hold for hours.
 _DEFAULTS = """
-    SELECT adnum AS position, pg_get_expr(adbin, adrelid) AS expression
-      FROM pg_attrdef WHERE adrelid = %s::oid
+    SELECT adrelid::bigint AS relation_id, adnum AS position,
+           pg_get_expr(adbin, adrelid) AS expression
+      FROM pg_attrdef WHERE adrelid = ANY(%s::bigint[]::oid[])
 """
 _LOCK_TIMEOUT = "SET LOCAL lock_timeout = '100ms'"
 
 # REPLICA IDENTITY USING INDEX makes that index the key; in every other case it is the primary key.
-_KEY = """
-    SELECT k.attnum AS position, CASE WHEN age(i.xmin) >= 0 THEN i.xmin::text::bigint END AS xid
+_TABLES = """
+    SELECT c.oid::bigint AS relation_id, c.relnatts AS highest, k.positions AS key, k.written_by
       FROM pg_class c
-      JOIN pg_index i ON i.indrelid = c.oid
-       AND CASE c.relreplident WHEN 'i' THEN i.indisreplident ELSE i.indisprimary END
-     CROSS JOIN LATERAL unnest(i.indkey) WITH ORDINALITY AS k(attnum, place)
-     WHERE c.oid = %s::oid AND k.place <= i.indnkeyatts
-     ORDER BY k.place
+     CROSS JOIN LATERAL (
+           SELECT array_agg(u.attnum::int ORDER BY u.place) AS positions,
+                  max(CASE WHEN age(i.xmin) >= 0 THEN i.xmin::text::bigint END) AS written_by
+             FROM pg_index i CROSS JOIN LATERAL unnest(i.indkey) WITH ORDINALITY AS u(attnum, place)
+            WHERE i.indrelid = c.oid AND u.place <= i.indnkeyatts
+              AND CASE c.relreplident WHEN 'i' THEN i.indisreplident ELSE i.indisprimary END
+           ) k
+     WHERE c.oid = ANY(%s::bigint[]::oid[])
 """
 
 _TYPE_NAMES = """
@@ -65,8 +71,6 @@ _TYPE_NAMES = """
       FROM ROWS FROM (unnest(%s::bigint[]), unnest(%s::int[])) AS u(oid, modifier)
       JOIN pg_type t ON t.oid = u.oid::oid
 """
-
-_HIGHEST = "SELECT relnatts FROM pg_class WHERE oid = %s::oid"
 
 # Only an element's own array type is an array; int2vector and others have elements and no braces.
 _TYPES = """
@@ -112,19 +116,29 @@ async def check_source(connection: Connection, publication: str) -> None:
 
 
 async def published_tables(connection: Connection, publication: str) -> list[PublishedTable]:
-    """Describe every table of the publication."""
+    """Describe every table of the publication, in as many questions as one table needs."""
     rows = await (await connection.execute(_PUBLISHED, [publication])).fetchall()
-    return [await _published_table(connection, row) for row in rows]
+    columns = await _fetch_columns(connection, [row["relation_id"] for row in rows])
+    # PostgreSQL 15 lists generated columns, and no version before 18 publishes them.
+    may_be_generated = connection.info.server_version >= GENERATED_SINCE
+    relations = [
+        _relation(
+            row,
+            [
+                column
+                for column in columns.get(row["relation_id"], ())
+                if may_be_generated or not column["is_generated"]
+            ],
+        )
+        for row in rows
+    ]
+    facts = await _facts(connection, relations, columns)
+    return [PublishedTable(relation, facts[relation.relation_id]) for relation in relations]
 
 
-async def _published_table(connection: Connection, row: DictRow) -> PublishedTable:
+def _relation(row: DictRow, columns: Sequence[DictRow]) -> Relation:
     listed = set(row["columns"] or ())
-    attributes = await _fetch_columns(connection, row["relation_id"])
-    if connection.info.server_version < GENERATED_SINCE:
-        # PostgreSQL 15 lists generated columns, and no version before 18 publishes them.
-        listed -= {column["name"] for column in attributes if column["is_generated"]}
-    columns = [column for column in attributes if column["name"] in listed]
-    relation = Relation(
+    return Relation(
         relation_id=row["relation_id"],
         schema=row["schema"],
         table=row["table"],
@@ -133,61 +147,86 @@ async def _published_table(connection: Connection, row: DictRow) -> PublishedTab
             # Flags of the replica identity come with the WAL; the catalog's key stands for them.
             RelationColumn(column["name"], column["type_oid"], column["type_modifier"], False)
             for column in columns
+            if column["name"] in listed
         ),
     )
-    return PublishedTable(relation, await _facts(connection, relation, attributes))
 
 
 async def table_facts(connection: Connection, relation: Relation) -> TableFacts:
     """Describe a table the WAL speaks of; nothing is known of one that is gone."""
-    return await _facts(
-        connection, relation, await _fetch_columns(connection, relation.relation_id)
-    )
+    columns = await _fetch_columns(connection, [relation.relation_id])
+    return (await _facts(connection, [relation], columns))[relation.relation_id]
 
 
-async def _fetch_columns(connection: Connection, relation_id: int) -> list[DictRow]:
-    return await (await connection.execute(_COLUMNS, [relation_id])).fetchall()
+async def oldest_running(connection: Connection) -> int:
+    """Give the id below which every transaction has ended, and is seen from now on."""
+    row = await _one(connection, "SELECT pg_snapshot_xmin(pg_current_snapshot())::text AS xid")
+    return int(row["xid"]) % XIDS
 
 
-async def _fetch_defaults(connection: Connection, relation_id: int) -> dict[int, str]:
-    """Give defaults by attnum; none where the table is locked, because no value needs them."""
+async def _fetch_columns(
+    connection: Connection, relation_ids: Sequence[int]
+) -> dict[int, list[DictRow]]:
+    columns: dict[int, list[DictRow]] = {}
+    for row in await (await connection.execute(_COLUMNS, [list(relation_ids)])).fetchall():
+        columns.setdefault(row["relation_id"], []).append(row)
+    return columns
+
+
+async def _fetch_defaults(
+    connection: Connection, relation_ids: Sequence[int]
+) -> dict[tuple[int, int], str]:
+    """Give defaults by table and attnum; none of a table that is locked: no value needs them."""
+    if not relation_ids:
+        return {}
     try:
         async with connection.transaction():
             await connection.execute(_LOCK_TIMEOUT)
-            rows = await (await connection.execute(_DEFAULTS, [relation_id])).fetchall()
+            rows = await (await connection.execute(_DEFAULTS, [list(relation_ids)])).fetchall()
     except psycopg.errors.LockNotAvailable:
-        return {}
-    return {row["position"]: row["expression"] for row in rows}
+        if len(relation_ids) == 1:
+            return {}
+        found = [await _fetch_defaults(connection, [one]) for one in relation_ids]
+        return {place: default for some in found for place, default in some.items()}
+    return {(row["relation_id"], row["position"]): row["expression"] for row in rows}
 
 
-async def _facts(connection: Connection, relation: Relation, columns: list[DictRow]) -> TableFacts:
-    key = await (await connection.execute(_KEY, [relation.relation_id])).fetchall()
-    table = await (await connection.execute(_HIGHEST, [relation.relation_id])).fetchone()
+async def _facts(
+    connection: Connection, relations: Sequence[Relation], columns: Mapping[int, list[DictRow]]
+) -> dict[int, TableFacts]:
+    ids = [relation.relation_id for relation in relations]
+    rows = await (await connection.execute(_TABLES, [ids])).fetchall()
+    tables = {row["relation_id"]: row for row in rows}
     # Types of the WAL's columns, not of the catalog's: a dropped column's values have one too.
-    oids = [column.type_oid for column in relation.columns]
-    modifiers = [column.type_modifier for column in relation.columns]
-    defaults: dict[int, str] = {}
-    if any(column["has_default"] for column in columns):
-        defaults = await _fetch_defaults(connection, relation.relation_id)
+    wanted = {(c.type_oid, c.type_modifier) for r in relations for c in r.columns}
+    oids, modifiers = [oid for oid, _ in wanted], [modifier for _, modifier in wanted]
     names = await (await connection.execute(_TYPE_NAMES, [oids, modifiers])).fetchall()
-    return TableFacts(
-        columns={
-            column["name"]: ColumnFacts(
-                position=column["position"],
-                is_nullable=column["is_nullable"],
-                default=defaults.get(column["position"]),
-                type_oid=column["type_oid"],
-                type_modifier=column["type_modifier"],
-                written_by=column["written_by"],
-            )
-            for column in columns
-        },
-        key=tuple(column["position"] for column in key),
-        key_written_by=key[0]["xid"] if key else None,
-        types=await fetch_types(connection, oids),
-        type_names={(row["oid"], row["modifier"]): row["name"] for row in names},
-        highest=table["relnatts"] if table else 0,
+    type_names = {(row["oid"], row["modifier"]): row["name"] for row in names}
+    types = await fetch_types(connection, oids)
+    defaults = await _fetch_defaults(
+        connection, [one for one in ids if any(c["has_default"] for c in columns.get(one, ()))]
     )
+    return {
+        one: TableFacts(
+            columns={
+                column["name"]: ColumnFacts(
+                    position=column["position"],
+                    is_nullable=column["is_nullable"],
+                    default=defaults.get((one, column["position"])),
+                    type_oid=column["type_oid"],
+                    type_modifier=column["type_modifier"],
+                    written_by=column["written_by"],
+                )
+                for column in columns.get(one, ())
+            },
+            key=tuple(tables[one]["key"] or ()) if one in tables else (),
+            key_written_by=tables[one]["written_by"] if one in tables else None,
+            types=types,
+            type_names=type_names,
+            highest=tables[one]["highest"] if one in tables else 0,
+        )
+        for one in ids
+    }
 
 
 async def fetch_types(connection: Connection, oids: Iterable[int]) -> dict[int, CatalogType]:

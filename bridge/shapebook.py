@@ -1,0 +1,104 @@
+"""The shapes of tables, as the pipeline asks for them: the catalog and the registry together.
+
+At a session's start the catalog is asked about all published tables at once. That answer serves
+every change of a transaction that had ended before the question, so a backlog over a thousand
+tables asks nothing more; for a later one the catalog is asked again, because the table may have
+been altered in between. An altered table was locked until whoever altered it was seen by everybody,
+and whoever changed its rows afterwards began to do so later: so the change's own transaction tells.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from bridge.attnums import is_later
+from bridge.config import BridgeConfig
+from bridge.jetstream import control
+from bridge.jetstream.registry import Registry
+from bridge.postgres import catalog, connection
+from bridge.protocol.messages import Relation
+from bridge.relations import TableFacts, is_settled, shape_of
+from bridge.status import Status
+from schemas.events import Place
+from schemas.names import TableName
+from schemas.shapes import TableShape
+
+_log = logging.getLogger("bridge")
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """What the catalog said of the published tables, and since when that may be outdated."""
+
+    tables: dict[int, TableFacts] = field(default_factory=dict)
+    oldest_running: int = 0
+    """Every transaction with a lower id had ended before the catalog was read."""
+
+    @classmethod
+    def of(cls, published: Iterable[catalog.PublishedTable], oldest_running: int) -> Catalog:
+        facts = {table.relation.relation_id: table.facts for table in published}
+        return cls(facts, oldest_running)
+
+    def find(self, relation: Relation, xid: int) -> TableFacts | None:
+        """Give what was read, where nothing can have changed up to the end of this transaction."""
+        facts = self.tables.get(relation.relation_id)
+        if facts is None or not is_later(self.oldest_running, xid):
+            return None
+        has_types = all(
+            (column.type_oid, column.type_modifier) in facts.type_names
+            for column in relation.columns
+        )
+        return facts if has_types and is_settled(relation, facts, xid) else None
+
+
+class ShapeBook:
+    """The catalog and the registry as the pipeline sees them."""
+
+    def __init__(
+        self,
+        source: catalog.Connection,
+        registry: Registry,
+        known: Catalog,
+        config: BridgeConfig,
+        status: Status,
+    ) -> None:
+        self._source = source
+        self._registry = registry
+        self._known = known
+        self._config = config
+        self._status = status
+
+    async def shape(self, relation: Relation, place: Place) -> TableShape:
+        if known := self._known.find(relation, place.xid):
+            return shape_of(relation, known, place.xid)
+        with connection.translated(self._config.postgres):
+            facts = await catalog.table_facts(self._source, relation)
+        if is_settled(relation, facts, place.xid):
+            return shape_of(relation, facts, place.xid)
+        with control.translated(self._config.nats):
+            before = await self._registry.shape_before(relation, place.lsn)
+        return shape_of(relation, facts, place.xid, before)
+
+    async def register(self, shape: TableShape, lsn: int) -> int:
+        adopt_table(shape, self._status)
+        with control.translated(self._config.nats):
+            return await self._registry.register(shape, lsn)
+
+    async def announced(self, table: TableName) -> str | None:
+        with control.translated(self._config.nats):
+            return await self._registry.announced(table)
+
+
+def adopt_table(shape: TableShape, status: Status) -> None:
+    """Show a table that is new to this session, and say so where consumers will miss its key."""
+    if str(shape.name) in status.tables:
+        return
+    status.tables += (str(shape.name),)
+    if not shape.key:
+        _log.warning(
+            "table %s has no key: its changes are published, and no consumer can tell"
+            " which row an update or delete meant; add a primary key",
+            shape.name,
+        )
