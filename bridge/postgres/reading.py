@@ -21,7 +21,7 @@ from psycopg.rows import DictRow
 
 from bridge.config import PostgresConfig
 from bridge.errors import BridgeError, SourceLost
-from bridge.postgres.connection import connect, translate, translated
+from bridge.postgres.connection import SNAPSHOT_GONE, connect, translate, translated
 from bridge.postgres.copying import Bound, qualified
 from bridge.protocol.copyout import CopyOut, query_message
 from schemas.names import TableName
@@ -65,7 +65,7 @@ class Reader:
         reader = cls(await connect(config), config)
         try:
             await reader._execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            await reader._execute(f"SET TRANSACTION SNAPSHOT '{snapshot}'")
+            await reader._enter(snapshot)
             await reader._execute(_SET_UP)
             gss = await reader._ask(_USES_GSS)
             reader._is_encrypted = bool(reader._pg.ssl_in_use or gss["encrypted"])
@@ -73,6 +73,13 @@ class Reader:
             await reader.close()
             raise
         return reader
+
+    async def _enter(self, snapshot: str) -> None:
+        """See what the export sees; whatever the server has against it, another export may do."""
+        try:
+            await self._session.execute(f"SET TRANSACTION SNAPSHOT '{snapshot}'".encode())
+        except psycopg.Error as error:
+            raise SourceLost(str(translate(error, self._config)), advice=SNAPSHOT_GONE) from error
 
     async def prepare(self, table: TableName, bounds: Sequence[Bound]) -> None:
         """Hold the table as it is until the end, and tell the session the range's bounds."""

@@ -99,4 +99,8 @@ class CopyOut:
 
 def read_fields(body: bytes) -> dict[str, str]:
     """Read an error's fields: a letter and a string each."""
-    return {part[:1].decode(): part[1:].decode() for part in body.split(b"\0") if part}
+    return {
+        part[:1].decode(errors="replace"): part[1:].decode(errors="replace")
+        for part in body.split(b"\0")
+        if part
+    }
