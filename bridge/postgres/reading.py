@@ -33,7 +33,7 @@ Lines = AsyncGenerator[list[bytes], None]
 LINES_AT_ONCE = 1_000
 """How many lines are handed on together at most; between them changes get their turn."""
 
-BYTES_PER_READ = 64 << 10
+BYTES_PER_READ = 128 << 10
 """How many bytes are read before their lines are handed on."""
 
 # Whatever the role's defaults are: a long copy is not an accident, and rows that row-level security
