@@ -13,6 +13,7 @@ import asyncio
 import os
 import socket
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any
 
 import psycopg
@@ -30,7 +31,7 @@ Connection = psycopg.AsyncConnection[DictRow]
 
 Lines = AsyncGenerator[list[bytes], None]
 
-LINES_AT_ONCE = 1_000
+LINES_AT_ONCE = 500
 """How many lines are handed on together at most; between them changes get their turn."""
 
 BYTES_PER_READ = 128 << 10
@@ -104,11 +105,13 @@ class Reader:
     async def lines(self, query: str) -> Lines:
         """Run a COPY and give its lines in the order they come, many at a time."""
         batches = self._from_libpq(query) if self._is_encrypted else self._from_socket(query)
-        async for lines in batches:
-            for first in range(0, len(lines), LINES_AT_ONCE):
-                yield lines[first : first + LINES_AT_ONCE]
-                # Even when more is here already: others have work to do too.
-                await asyncio.sleep(0)
+        # Closed with this one: a socket left open would keep the server's end of the copy alive.
+        async with aclosing(batches):
+            async for lines in batches:
+                for first in range(0, len(lines), LINES_AT_ONCE):
+                    yield lines[first : first + LINES_AT_ONCE]
+                    # Even when more is here already: others have work to do too.
+                    await asyncio.sleep(0)
 
     async def _from_socket(self, query: str) -> Lines:
         loop = asyncio.get_running_loop()
