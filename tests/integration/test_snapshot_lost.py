@@ -101,11 +101,12 @@ def holding(connection: Connection, lock: int) -> Iterator[None]:
 
 
 def first_failure(url: str) -> tuple[str, Snapshot]:
-    def failed() -> tuple[str, Snapshot] | None:
-        found = read_snapshots(url).items()
-        return next(((name, one) for name, one in found if one.error), None)
+    def failed() -> str | None:
+        return next((name for name, one in read_snapshots(url).items() if one.error), None)
 
-    return wait_for(failed, "a snapshot to be told as failed")
+    name = wait_for(failed, "a snapshot to be told as failed")
+    # Again: its chunks went while the stream was read.
+    return name, read_snapshots(url)[name]
 
 
 def assert_unusable(snapshot: Snapshot, reason: str) -> None:
