@@ -14,7 +14,7 @@ from enum import IntEnum
 from typing import Any
 
 from bridge.errors import PublishRefused, SinkLost
-from bridge.jetstream.frames import Delivery, publish_frame, publish_template
+from bridge.jetstream.frames import Delivery, publish_parts, publish_template
 from bridge.jetstream.refusals import ADVICE
 from bridge.outbox import Message, Outgoing, outgoing
 
@@ -63,7 +63,7 @@ class Batch:
         for sequence, message in enumerate(messages, first):
             if isinstance(message, Outgoing) or sequence == 1 or (close and sequence == last):
                 reply = self._reply(sequence, self._operation(sequence, last))
-                parts.append(publish_frame(_outgoing(message), reply, content_type))
+                parts += publish_parts(_outgoing(message), reply, content_type)
             else:
                 # Nearly every message, and one format for it: 0.6 us, where the above costs 2.
                 subject, msg_id, body = message

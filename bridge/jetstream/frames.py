@@ -15,8 +15,11 @@ PING = b"PING\r\n"
 PONG = b"PONG\r\n"
 
 
-def publish_frame(message: Outgoing, reply: str, content_type: str) -> bytes:
-    """Write one message with its headers, and where the answer to it goes."""
+def publish_parts(message: Outgoing, reply: str, content_type: str) -> tuple[bytes, ...]:
+    """Write one message with its headers, and where the answer to it goes.
+
+    In parts, because a body may be a megabyte and is copied anyway when frames are put together.
+    """
     body = message.body
     headers = (
         f"NATS/1.0\r\n{MESSAGE_ID}: {message.msg_id}\r\n"
@@ -24,7 +27,7 @@ def publish_frame(message: Outgoing, reply: str, content_type: str) -> bytes:
     )
     size = len(headers)
     start = f"HPUB {message.subject} {reply} {size} {size + len(body)}\r\n{headers}"
-    return b"%b%b\r\n" % (start.encode(), body)
+    return start.encode(), body, b"\r\n"
 
 
 def publish_template(reply: str, content_type: str) -> tuple[bytes, int]:

@@ -53,13 +53,16 @@ _REFUSALS: tuple[tuple[str, type[BridgeError], str | None], ...] = (
     ("number of requested standby connections", SourceNotReady, "Raise max_wal_senders."),
 )  # fmt: skip
 
-_SQLSTATES: dict[str, type[BridgeError]] = {
-    "28P01": SourceRefused,
-    "28000": SourceRefused,
-    "42501": SourceRefused,
-    "42704": SourceNotReady,
-    "53400": SourceNotReady,
-    "55006": SlotBusy,
+SNAPSHOT_GONE = "PostgreSQL does not hold the snapshot any more; a new one has a new id."
+
+_SQLSTATES: dict[str, tuple[type[BridgeError], str | None]] = {
+    "28P01": (SourceRefused, None),
+    "28000": (SourceRefused, None),
+    "42501": (SourceRefused, None),
+    "42704": (SourceNotReady, None),
+    "53400": (SourceNotReady, None),
+    "55006": (SlotBusy, None),
+    "72000": (SourceLost, f"{SNAPSHOT_GONE} Before PostgreSQL 17: raise old_snapshot_threshold."),
 }
 
 
@@ -132,8 +135,9 @@ def translate(error: psycopg.Error, config: PostgresConfig) -> BridgeError:
     what = f"PostgreSQL at {where(config)}: {text}"
     if "can no longer get changes from replication slot" in text or "invalidated" in text:
         return SlotLost(what)
-    if kind := _SQLSTATES.get(error.sqlstate or ""):
-        return kind(what)
+    if found := _SQLSTATES.get(error.sqlstate or ""):
+        kind, advice = found
+        return kind(what, advice=advice)
     for words, kind, advice in _REFUSALS:
         if words in text and not isinstance(error, psycopg.ProgrammingError):
             return kind(what, advice=advice)

@@ -27,8 +27,11 @@ Cells = Sequence[bytes]
 Texts = dict[int, list[str]]
 """A row's ordinal in its block to the columns that carry PostgreSQL's text there."""
 
-Pack = Callable[[Cells], tuple[Sequence[bytes], Sequence[bytes]] | None]
-"""Packs a column of at least one value: what stands before each, and the values; or None."""
+Parts = tuple[Sequence[bytes], ...]
+"""A column packed, in one or more pieces per row: a key and header, then a value; or all in one."""
+
+Pack = Callable[[Cells], Parts | None]
+"""Packs a column of at least one value; None where it does not understand one of them."""
 
 _NIL = b"\xc0"
 _SHORT = 256
@@ -41,8 +44,7 @@ _text_of = packer_for(TEXT)
 class Packed:
     """One column of a block, packed; `odd` are the ordinals of values that are text."""
 
-    before: Sequence[bytes]
-    values: Sequence[bytes]
+    parts: Parts
     odd: Sequence[int] = ()
 
 
@@ -71,6 +73,15 @@ def cut_lines(text: bytes, rows: int, count: int) -> list[list[bytes]]:
     return [cells[n:-1:stride] for n in range(count)]
 
 
+def join_rows(pieces: Sequence[Sequence[bytes]], rows: int) -> bytes:
+    """Put a row's pieces behind one another, row by row."""
+    stride = len(pieces)
+    parts = [b""] * (stride * rows)
+    for number, piece in enumerate(pieces):
+        parts[number::stride] = piece
+    return b"".join(parts)
+
+
 class ColumnPacker:
     """Packs the cells of one column, its name before each of them."""
 
@@ -89,9 +100,9 @@ class ColumnPacker:
     def _pack_all(self, cells: Cells) -> Packed:
         try:
             packed = self._fast(cells)
-        except (ValueError, IndexError):
+        except (ValueError, LookupError):
             packed = None  # value by value says which it is
-        return Packed(*packed) if packed else self._pack_each(cells)
+        return Packed(packed) if packed else self._pack_each(cells)
 
     def _pack_each(self, cells: Cells) -> Packed:
         pack = self._one
@@ -107,18 +118,18 @@ class ColumnPacker:
                 odd.append(number)
                 value = _text_of(cell) or b""
             values.append(value)
-        return Packed([self._key] * len(values), values, odd)
+        return Packed(([self._key] * len(values), values), odd)
 
     def _pack_some(self, cells: Sequence[bytes | None]) -> Packed:
         """Pack what is not NULL and put it back to its places."""
         places = [number for number, cell in enumerate(cells) if cell is not None]
-        before, values = [self._key] * len(cells), [_NIL] * len(cells)
+        rows = [self._key + _NIL] * len(cells)
         if not places:
-            return Packed(before, values)
+            return Packed((rows,))
         packed = self._pack_all([cell for cell in cells if cell is not None])
-        for place, key, value in zip(places, packed.before, packed.values, strict=True):
-            before[place], values[place] = key, value
-        return Packed(before, values, [places[number] for number in packed.odd])
+        for place, parts in zip(places, zip(*packed.parts, strict=True), strict=True):
+            rows[place] = b"".join(parts)
+        return Packed((rows,), [places[number] for number in packed.odd])
 
 
 def _read(cell: bytes) -> bytes | None:
@@ -139,7 +150,7 @@ def _header(size: int) -> bytes:
 def _texts(key: bytes) -> Pack:
     headers = [key + _header(size) for size in range(_SHORT)]
 
-    def pack(cells: Cells) -> tuple[Sequence[bytes], Sequence[bytes]]:
+    def pack(cells: Cells) -> Parts:
         try:
             return [headers[size] for size in map(len, cells)], cells
         except IndexError:
@@ -155,16 +166,14 @@ def _integers(key: bytes) -> Pack:
 
 
 def _booleans(key: bytes) -> Pack:
-    return lambda cells: (
-        [key] * len(cells),
-        [b"\xc3" if cell == b"t" else b"\xc2" for cell in cells],
-    )
+    packed = {b"t": key + b"\xc3", b"f": key + b"\xc2"}
+    return lambda cells: ([packed[cell] for cell in cells],)
 
 
 def _dates(key: bytes) -> Pack:
     before = key + _header(10)
 
-    def pack(cells: Cells) -> tuple[Sequence[bytes], Sequence[bytes]] | None:
+    def pack(cells: Cells) -> Parts | None:
         return ([before] * len(cells), cells) if {10}.issuperset(map(len, cells)) else None
 
     return pack
@@ -173,16 +182,20 @@ def _dates(key: bytes) -> Pack:
 def _moments(key: bytes, behind: bytes, written: bytes) -> Pack:
     """Timestamps: a blank in the eleventh place and nowhere else, and `behind` at every end."""
     texts = _texts(key)
+    shorter = len(behind) - len(written)
 
-    def pack(cells: Cells) -> tuple[Sequence[bytes], Sequence[bytes]] | None:
+    def pack(cells: Cells) -> Parts | None:
         column = b"\t".join(cells) + b"\t"
-        if (
-            column.count(b" ") != len(cells)
-            or column.count(behind) != len(cells)
-            or not {0x20}.issuperset(map(_eleventh, cells))
-        ):
+        rows, sizes = len(cells), set(map(len, cells))
+        size = sizes.pop()
+        blanks = bytes(map(_eleventh, cells)) if sizes else column[10 :: size + 1]
+        if blanks != b" " * rows or column.count(b" ") != rows:
             return None
-        return texts(column.replace(b" ", b"T").replace(behind, written).split(b"\t")[:-1])
+        changed = column.replace(b" ", b"T").replace(behind, written)
+        if len(column) - len(changed) != rows * shorter:
+            return None
+        *values, _ = changed.split(b"\t")
+        return texts(values) if sizes else ([key + _header(size - shorter)] * rows, values)
 
     return pack
 
@@ -219,16 +232,14 @@ class BlockPacker:
             return self._pack_nothing(lines)
         text = b"".join(lines)
         has_escapes = b"\\" in text
-        stride = 2 * count
-        parts = [b""] * (stride * rows)
+        pieces: list[Sequence[bytes]] = []
         texts: Texts = {}
         for number, cells in enumerate(cut_lines(text, rows, count)):
             packed = self._columns[number].pack(cells, has_escapes)
-            parts[2 * number :: stride] = packed.before
-            parts[2 * number + 1 :: stride] = packed.values
+            pieces += packed.parts
             for row in packed.odd:
                 texts.setdefault(row, []).append(self._names[number])
-        return Block(rows, b"".join(parts), texts)
+        return Block(rows, join_rows(pieces, rows), texts)
 
     def _pack_nothing(self, lines: Sequence[bytes]) -> Block:
         """Pack rows of a table that has no columns: they are empty maps."""

@@ -125,8 +125,9 @@ class ChunkStore:
             progress.chunks += len(chunks)
 
     def _add_all(self, bodies: Sequence[bytes]) -> None:
-        # At once: coming back to the interpreter after each body would wait 5 ms for its turn.
-        self._checksum.add(b"".join(bodies))
+        # One by one: to put them together would hold the interpreter, and so the event loop.
+        for body in bodies:
+            self._checksum.add(body)
 
     async def _send(self, messages: Sequence[Outgoing]) -> None:
         for message in messages:

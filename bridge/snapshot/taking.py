@@ -18,7 +18,7 @@ from bridge.jetstream.dictionaries import DictionaryStore
 from bridge.jetstream.lane import Lane
 from bridge.jetstream.oversize import OversizeStore
 from bridge.outbox import Outgoing
-from bridge.postgres import catalog, connection, copying, export
+from bridge.postgres import catalog, connection, copying, export, reading
 from bridge.relations import shape_of
 from bridge.snapshot.bodies import Bodies, bodies_for
 from bridge.snapshot.chunks import HEADROOM_BYTES, Chunk, Chunker, ctid_ranges
@@ -156,7 +156,7 @@ class Taking:
         self._means = means
         self._helpers = helpers
         self._stack = AsyncExitStack()
-        self._readers: list[copying.Reader] = []
+        self._readers: list[reading.Reader] = []
         self._queries: list[str] = []
         self._chunks = 0
         self._checksum = Checksum()
@@ -216,7 +216,7 @@ class Taking:
         return plan if plan.holds_the_same_as(now) else None
 
     async def _add_reader(self, snapshot: str) -> None:
-        reader = await copying.Reader.open(self._means.postgres, snapshot)
+        reader = await reading.Reader.open(self._means.postgres, snapshot)
         self._stack.push_async_callback(reader.close)
         self._readers.append(reader)
 
@@ -263,7 +263,7 @@ class Taking:
             may_train=self._plan.columns == self._plan.shape.columns,
         )
 
-    async def _read(self, batches: copying.Lines, bodies: Bodies, chunker: Chunker,
+    async def _read(self, batches: reading.Lines, bodies: Bodies, chunker: Chunker,
                     outflow: Outflow, name: SnapshotName) -> None:  # fmt: skip
         async with aclosing(batches):
             async for lines in batches:

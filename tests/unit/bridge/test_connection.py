@@ -8,7 +8,14 @@ import psycopg
 import pytest
 
 from bridge.config import PostgresConfig
-from bridge.errors import BadConfiguration, BridgeError, SourceLost, SourceNotReady, SourceRefused
+from bridge.errors import (
+    BadConfiguration,
+    BridgeError,
+    Disposition,
+    SourceLost,
+    SourceNotReady,
+    SourceRefused,
+)
 from bridge.postgres.connection import conninfo, translate, where
 
 SERVER = PostgresConfig(host="db", port=5432, database="shop", user="bridge", password="s3cret")
@@ -49,6 +56,14 @@ def test_a_refusal_names_the_setting_to_look_at(
     assert type(error) is kind
     assert advice in error.advice
     assert "db:5432/shop" in str(error)
+
+
+def test_a_snapshot_too_old_is_worth_another_try_and_says_so() -> None:
+    """Nothing is wrong with the connection, and the next snapshot is a new one."""
+    error = translate(psycopg.errors.lookup("72000")("ERROR:  snapshot too old"), SERVER)
+    assert error.disposition is Disposition.RETRY
+    assert "snapshot too old" in str(error)
+    assert "new id" in error.advice
 
 
 def test_the_parts_of_a_connection_string_win_and_the_rest_stays() -> None:

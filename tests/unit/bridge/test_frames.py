@@ -18,14 +18,14 @@ from bridge.jetstream.frames import (
     ServerError,
     ServerFrame,
     ServerReader,
-    publish_frame,
+    publish_parts,
 )
 from bridge.outbox import Outgoing
 
 
 def test_a_message_carries_its_id_and_where_the_answer_goes() -> None:
     message = Outgoing("cdc.t.insert", "0-t-insert", "é".encode())
-    assert publish_frame(message, "_INBOX.x", "application/json") == (
+    assert b"".join(publish_parts(message, "_INBOX.x", "application/json")) == (
         b"HPUB cdc.t.insert _INBOX.x 69 71\r\nNATS/1.0\r\nNats-Msg-Id: 0-t-insert\r\n"
         b"Content-Type: application/json\r\n\r\n\xc3\xa9\r\n"
     )
@@ -33,7 +33,7 @@ def test_a_message_carries_its_id_and_where_the_answer_goes() -> None:
 
 def test_a_message_carries_headers_of_its_own() -> None:
     message = Outgoing("cdc.t.insert", "0-t-insert", b"", headers="Oversize: 0-t-insert\r\n")
-    assert b"\r\nOversize: 0-t-insert\r\n" in publish_frame(message, "_INBOX.x", "j")
+    assert b"\r\nOversize: 0-t-insert\r\n" in b"".join(publish_parts(message, "_INBOX.x", "j"))
 
 
 SERVER = (
