@@ -150,6 +150,17 @@ class Lane:
         if close:
             self._batch = None
 
+    async def settle(self) -> None:
+        """Wait until the closed batch of a sender that was cancelled is stored, or refused.
+
+        What is on its way would else be stored behind whatever is done about it next.
+        """
+        while self._batch is not None and not self._batch.is_complete:
+            if self._failure is not None:
+                raise self._failure
+            await self._progress()
+        self._batch = None
+
     async def watch(self) -> None:
         """Wait for the connection to fail, and raise why."""
         await self._failed.wait()

@@ -8,12 +8,13 @@ show an old snapshot an empty table, so then everything begins again with a new 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 
 from bridge.config import NatsConfig, PostgresConfig, PublishLimits, SnapshotLimits
-from bridge.errors import SourceNotReady
+from bridge.errors import BridgeError, SourceNotReady
 from bridge.jetstream.dictionaries import DictionaryStore
 from bridge.jetstream.lane import Lane
 from bridge.jetstream.oversize import OversizeStore
@@ -251,6 +252,9 @@ class Taking:
             await until_all(crew)
         finally:
             await end(crew)
+            with contextlib.suppress(BridgeError):
+                # Chunks that are stored behind the purge of a failed snapshot would stay.
+                await lane.settle()
         return self._chunks, str(self._checksum)
 
     def _press(self) -> ChunkPress | None:

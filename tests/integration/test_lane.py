@@ -83,6 +83,24 @@ async def test_an_open_batch_goes_on_with_the_next_messages(
     assert await stored(js) == list(range(1, 21))
 
 
+async def test_what_a_cancelled_sender_had_sent_is_stored_before_anything_else_happens(
+    lane: Lane, js: JetStreamContext
+) -> None:
+    """Whoever removes it next removes all of it."""
+    sending = asyncio.create_task(
+        lane.send(messages(1, 5_000), "text/plain", close=True, on_stored=lambda _: None)
+    )
+    await asyncio.sleep(0)
+    sending.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await sending
+    await lane.settle()
+
+    assert (await js.stream_info(CDC_STREAM.name)).state.messages == 5_000
+    await lane.send(messages(5_001, 5_001), "text/plain", close=True, on_stored=lambda _: None)
+    assert (await js.stream_info(CDC_STREAM.name)).state.messages == 5_001
+
+
 async def test_nothing_is_stored_behind_a_message_that_was_refused(
     lane: Lane, js: JetStreamContext
 ) -> None:
