@@ -166,7 +166,7 @@ def test_a_batch_is_shown_whole_or_not_at_all(
                    "options => map('rewrite-all', 'true'))"]  # fmt: skip
     publish = Staging._fast_forward
 
-    def overtaken(staging: Staging, start: int | None) -> None:
+    def overtaken(staging: Staging, start: int) -> None:
         if maintenance:
             rig.spark.sql(maintenance.pop())
         publish(staging, start)
@@ -265,7 +265,7 @@ def test_two_consumers_at_once_write_nothing_twice(
 def test_two_consumers_at_once_begin_a_table_once(
     stream: HandMadeStream, rig: LakeRig, rival: Rival
 ) -> None:
-    """A table without a snapshot has no main to compare with."""
+    """A table without a snapshot has nothing that a branch could begin at."""
     stream.commit(announce(DOCS, 1), change("docs", "INSERT", _A))
     stream.send()
     rival.is_due = True
