@@ -89,14 +89,8 @@ class MirrorWriter:
         folded = self._fold(blocks, facts, folder, buckets)
         folded.persist()
         try:
-            if plan is Write.REPLACE:
-                staging = Staging(self.tables, mirror, self.sql)
-                staging.publish(lambda branch: self._replace(branch, folded, facts, rows, columns))
-            elif plan is Write.OVERWRITE:
-                # After a truncate every row began with an insert, so nothing is kept of before.
-                self._rows(folded, facts, rows, columns).writeTo(self.sql).overwrite(F.lit(True))
-            else:
-                self._rows(folded, facts, rows, columns).writeTo(self.sql).append()
+            staging = Staging(self.tables, mirror, self.sql)
+            staging.publish(lambda to: self._stage(to, plan, folded, facts, (rows, columns)))
         finally:
             folded.unpersist()
         mirror.refresh()
@@ -107,9 +101,25 @@ class MirrorWriter:
         spread = blocks.repartition(parts, "bucket") if parts > 1 else blocks.repartition(1)
         return spread.select("first", "block").mapInArrow(folder, from_arrow_schema(FOLDED))
 
-    def _replace(
-        self, branch: str, folded: DataFrame, facts: Facts, rows: KeyedRows, columns: Columns
+    def _stage(
+        self,
+        branch: str,
+        plan: Write,
+        folded: DataFrame,
+        facts: Facts,
+        layout: tuple[KeyedRows, Columns],
     ) -> None:
+        rows, columns = layout
+        if plan is Write.REPLACE:
+            self._delete(branch, folded, facts, rows)
+        writer = self._rows(folded, facts, rows, columns).writeTo(branch)
+        if plan is Write.OVERWRITE:
+            # After a truncate every row began with an insert, so nothing is kept of before.
+            writer.overwrite(F.lit(True))
+        else:
+            writer.append()
+
+    def _delete(self, branch: str, folded: DataFrame, facts: Facts, rows: KeyedRows) -> None:
         keys = folded.select("held").mapInArrow(OpenPart(), spark_schema(rows.schema))
         view = f"_held_{next(_views)}"
         hinted = F.broadcast(keys) if facts.rows <= BROADCAST_ROWS else keys
@@ -118,7 +128,6 @@ class MirrorWriter:
             self.spark.sql(delete_sql(branch, view, rows, facts.edges))
         finally:
             self.spark.catalog.dropTempView(view)
-        self._rows(folded, facts, rows, columns).writeTo(branch).append()
 
     def _rows(
         self, folded: DataFrame, facts: Facts, rows: KeyedRows, columns: Columns

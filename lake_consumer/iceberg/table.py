@@ -21,6 +21,7 @@ from lake_consumer.iceberg.following import ShapeFollower
 from lake_consumer.iceberg.keys import KeyedRows
 from lake_consumer.iceberg.mirror import MirrorWriter
 from lake_consumer.iceberg.names import log_of, mirror_of
+from lake_consumer.iceberg.staging import Staging
 from lake_consumer.iceberg.states import StateBook
 from lake_consumer.iceberg.tables import LakeTables, Table
 from lake_consumer.logs import warn
@@ -136,7 +137,8 @@ class TableApplier:
         if facts.last > mark:
             schema = from_arrow_schema(log_arrow_schema(self._columns), prefer_timestamp_ntz=True)
             opened = blocks.select("block").mapInArrow(OpenBlocks(mark), schema)
-            opened.writeTo(self._log_sql).append()
+            staging = Staging(self._tables, log, self._log_sql)
+            staging.publish(lambda branch: opened.writeTo(branch).append())
             log.refresh()
         return log
 
