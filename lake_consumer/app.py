@@ -119,6 +119,7 @@ def _open(
         dead_letters=config.dead_letters,
         first_sight=config.first_sight,
         can_load=True,
+        store=config.catalog.store,
     )
     loader = Loader(stream, lake, patience_seconds=config.patience_seconds)
     follower = Follower(config.limits, stream, lake, loader)

@@ -19,7 +19,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from lake_consumer.batches import Batch, split_range
 from lake_consumer.errors import LakeError, ShapeUnknown, SnapshotGone, UndecodableMessage
 from lake_consumer.gaps import Gap
+from lake_consumer.iceberg.adding import FileAdder
 from lake_consumer.iceberg.blocks import BLOCKS, BlockMaker, Facts
+from lake_consumer.iceberg.datafiles import read_files
 from lake_consumer.iceberg.failures import clear_errors
 from lake_consumer.iceberg.loading import SnapshotLoads
 from lake_consumer.iceberg.names import CUTS, RESYNCS, LakeName, log_of, table_of_log
@@ -32,6 +34,7 @@ from lake_consumer.jetstream.source import RangeSource
 from lake_consumer.loads import Meta
 from lake_consumer.natsoptions import NatsOptions
 from lake_consumer.shapes import Fallback, ShapeBook
+from lake_consumer.stores import ObjectStore
 from lake_consumer.tablestates import LIVE, RESYNC_PREFIX, FirstSight, TableState, loading, note_gap
 from lake_consumer.watermark import EMPTY, Watermark
 from schemas.names import TableName
@@ -40,7 +43,6 @@ from schemas.streams import CDC_STREAM
 RANGE_MESSAGES = 100_000
 """At most so many messages are read by one task, so that its memory is bounded."""
 
-_STAMP = "spark.sql.iceberg.snapshot-property."
 _LOADED = "_loaded_cuts"
 _CUTS_DDL = (
     "table_name string, commit_lsn bigint, commit_ts timestamp, stream_seq bigint, "
@@ -72,10 +74,12 @@ class Lake:
         dead_letters: bool = False,
         first_sight: FirstSight = "stream",
         can_load: bool = False,
+        store: ObjectStore | None = None,
     ) -> None:
         self._spark = spark
         self._nats = nats
         self._tables = LakeTables(spark)
+        self._files = FileAdder(self._tables, store)
         self._shapes = ShapeBook(fallback)
         self._appliers: dict[TableName, TableApplier] | None = None
         self.states = StateBook(self._tables, first_sight=first_sight, can_load=can_load)
@@ -97,7 +101,7 @@ class Lake:
         """Bring a batch into every table it touches; what a table already has is left out."""
         began = time.monotonic()
         self.states.position = batch.first - 1
-        self._stamp(Watermark(batch.last, batch.commit_lsn, batch.commit_ts))
+        self._tables.set_stamp(Watermark(batch.last, batch.commit_lsn, batch.commit_ts))
         self._follow_announced(batch)
         blocks, found = self._read(batch)
         read = time.monotonic()
@@ -118,7 +122,7 @@ class Lake:
     @clear_errors
     def load(self, ready: Mapping[TableName, Meta], mark: Watermark) -> dict[TableName, str]:
         """Make mirrors of snapshots, as of `mark`; gives why where one could not be used."""
-        self._stamp(mark)
+        self._tables.set_stamp(mark)
 
         def load_one(table: TableName) -> Cut | LakeError:
             try:
@@ -175,11 +179,6 @@ class Lake:
         self._tables.set_properties(wishes, {}, without=marks)
         return taken
 
-    def _stamp(self, mark: Watermark) -> None:
-        # Session-wide, and so the same for every table of the batch, which is what is meant.
-        for name, value in mark.to_summary().items():
-            self._spark.conf.set(_STAMP + name, value)
-
     def _follow_announced(self, batch: Batch) -> None:
         """Lead change logs through the shapes that the batch announces, before it is decoded."""
         announced: dict[TableName, set[int]] = {}
@@ -207,12 +206,13 @@ class Lake:
                     by_table.setdefault(TableName.from_token(row["token"]), []).append(row)
                 return blocks, {table: Facts.of(rows) for table, rows in by_table.items()}
             blocks.unpersist()
+            self._forget_files(found)
             self._find_lacking(lacking)
 
     def _blocks(self, batch: Batch) -> DataFrame:
-        parts = max(
-            self._spark.sparkContext.defaultParallelism, -(-batch.messages // RANGE_MESSAGES)
-        )
+        cores = self._spark.sparkContext.defaultParallelism
+        # A whole number of rounds: where the last one is not full, cores stand idle.
+        parts = cores * -(-batch.messages // (cores * RANGE_MESSAGES))
         ranges = split_range(batch.first, batch.last, parts)
         plans = {
             table.token: plan
@@ -224,6 +224,11 @@ class Lake:
         return self._spark.range(0, len(ranges), 1, len(ranges)).mapInArrow(
             source, from_arrow_schema(BLOCKS)
         )
+
+    def _forget_files(self, found: Iterable[Row]) -> None:
+        for row in found:
+            if row["files"]:
+                self._applier(TableName.from_token(row["token"])).forget(read_files(row["files"]))
 
     def _find_lacking(self, lacking: Iterable[Row]) -> None:
         """Learn shapes whose announcements are not in this batch; they may be nowhere any more."""
@@ -263,7 +268,7 @@ class Lake:
         appliers = self._all_appliers()
         if table not in appliers:
             appliers[table] = TableApplier(
-                self._spark, self._tables, self._shapes, self.states, table
+                self._spark, self._tables, self._shapes, self.states, table, files=self._files
             )
         return appliers[table]
 

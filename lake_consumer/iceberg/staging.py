@@ -19,6 +19,7 @@ from lake_consumer.iceberg.tables import LakeTables, Table
 BRANCH = "bridge_batch"
 MAIN = "main"
 ATTEMPTS = 5
+_BRANCH_IN_SQL = ".branch_"
 
 _OVERTAKEN = ("not an ancestor", "CommitFailedException", "ValidationException")
 
@@ -29,7 +30,7 @@ class Staging:
     def __init__(self, tables: LakeTables, table: Table, sql: str) -> None:
         self._tables = tables
         self._table = table
-        self._branch_sql = f"{sql}.branch_{BRANCH}"
+        self._branch_sql = f"{sql}{_BRANCH_IN_SQL}{BRANCH}"
 
     def publish(self, stage: Callable[[str], None]) -> None:
         """Let `stage` write to the branch, then show all of it at once."""
@@ -61,6 +62,11 @@ class Staging:
 
     def _fast_forward(self) -> None:
         self._table.manageSnapshots().fastForwardBranch(MAIN, BRANCH).removeBranch(BRANCH).commit()
+
+
+def branch_of(sql: str) -> str:
+    """The branch that a name in SQL means."""
+    return sql.rpartition(_BRANCH_IN_SQL)[2] if _BRANCH_IN_SQL in sql else MAIN
 
 
 def _is_overtaken(error: Exception) -> bool:

@@ -14,8 +14,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from lake_consumer.columns import Columns
+from lake_consumer.errors import LakeBusy
 from lake_consumer.evolution import renames_in
+from lake_consumer.iceberg.adding import FileAdder
 from lake_consumer.iceberg.blocks import Facts, OpenBlocks, TablePlan
+from lake_consumer.iceberg.datafiles import Written
 from lake_consumer.iceberg.decode import Decoder, log_arrow_schema
 from lake_consumer.iceberg.following import ShapeFollower
 from lake_consumer.iceberg.keys import KeyedRows
@@ -52,19 +55,23 @@ class TableApplier:
         shapes: ShapeBook,
         states: StateBook,
         table: TableName,
+        *,
+        files: FileAdder,
     ) -> None:
         self._tables = tables
+        self._files = files
         self._shapes = shapes
         self._states = states
         self._table = table
         self._follower = ShapeFollower(tables, shapes, states, table)
-        self._writer = MirrorWriter(spark, tables, mirror_of(table).sql)
+        self._writer = MirrorWriter(spark, tables, files, mirror_of(table).sql)
         self._log_sql = log_of(table).sql
         self._log: Table | None = None
         self._mirror: Table | None = None
         self._known: dict[int, TableShape] = {}
         self._columns: Columns = ()
         self._buckets = 1
+        self._above = 0
         self._rows: int | None = None
         self._warned = False
 
@@ -89,11 +96,24 @@ class TableApplier:
 
     def plan(self, messages: int) -> TablePlan | None:
         """How the executors decode this table's part of so many messages; None if not at all."""
-        if not self._known:
+        log = self._log
+        if log is None:
             return None
         expected = messages if self._rows is None else min(messages, 2 * self._rows)
         self._buckets = max(1, min(MAX_BUCKETS, expected // BUCKET_ROWS))
-        return TablePlan(Decoder(self._columns, dict(self._known)), self._keyed(), self._buckets)
+        log.refresh()
+        self._above = self._tables.watermark(log).stream_sequence
+        return TablePlan(
+            Decoder(self._columns, dict(self._known)),
+            self._keyed(),
+            self._buckets,
+            log=self._files.target(log),
+            above=self._above,
+        )
+
+    def forget(self, files: Iterable[Written]) -> None:
+        """Remove files of the log that were written in vain."""
+        self._files.forget(self._log, files)
 
     @property
     def _newest(self) -> TableShape:
@@ -133,7 +153,13 @@ class TableApplier:
         # Maintenance moves a table on; another consumer may even have applied this very batch.
         log.refresh()
         mark = self._tables.watermark(log).stream_sequence
-        if facts.last > mark:
+        if facts.last <= mark:
+            self.forget(facts.files)
+        elif facts.files and mark != self._above:
+            raise LakeBusy(f"{log.name()} was changed by another consumer of the stream")
+        elif facts.files:
+            self._files.add(log, facts.files)
+        else:
             schema = from_arrow_schema(log_arrow_schema(self._columns), prefer_timestamp_ntz=True)
             opened = blocks.select("block").mapInArrow(OpenBlocks(mark), schema)
             opened.writeTo(self._log_sql).append()

@@ -32,6 +32,8 @@ PROPERTIES: Mapping[str, str] = {
     "write.metadata.previous-versions-max": "100",
 }
 
+_STAMP = "spark.sql.iceberg.snapshot-property."
+
 Table = Any
 """A Java `org.apache.iceberg.Table`."""
 
@@ -47,10 +49,18 @@ class LakeTables:
         gateway: Any = spark.sparkContext._gateway
         self._gateway = gateway
         self._jvm = gateway.jvm
-        self._iceberg = self._jvm.org.apache.iceberg
+        self.iceberg = self._iceberg = self._jvm.org.apache.iceberg
+        self.stamp: Mapping[str, str] = {}
         self._catalog = self._iceberg.spark.Spark3Util.loadIcebergCatalog(
             spark._jsparkSession, CATALOG
         )
+
+    def set_stamp(self, mark: Watermark) -> None:
+        """Let every commit from now on say how far in the stream it is, Spark's own as well."""
+        # Session-wide, and so the same for every table of the batch, which is what is meant.
+        self.stamp = mark.to_summary()
+        for name, value in self.stamp.items():
+            self._spark.conf.set(_STAMP + name, value)
 
     def exists(self, name: LakeName) -> bool:
         return bool(self._catalog.tableExists(self._identifier(name)))
