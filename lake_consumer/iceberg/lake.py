@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from lake_consumer.batches import Batch, split_range
-from lake_consumer.errors import LakeError, ShapeUnknown, SnapshotGone, UndecodableMessage
+from lake_consumer.errors import LakeBusy, LakeError, ShapeUnknown, SnapshotGone, UndecodableMessage
 from lake_consumer.gaps import Gap
 from lake_consumer.iceberg.adding import FileAdder
 from lake_consumer.iceberg.blocks import BLOCKS, BlockMaker, Facts
@@ -273,8 +273,7 @@ class Lake:
         return appliers[table]
 
     def _cut(self, batch: Batch, cuts: list[Cut]) -> None:
-        if not self._tables.exists(CUTS):
-            self._tables.create(CUTS, cuts_schema())
+        self._open_cuts(batch)
         touched = {cut.table for cut in cuts}
         # From here on a table that is being rebuilt cannot be read, touched or not.
         unreadable = [table for table in self.states.untold() if table not in touched]
@@ -294,6 +293,19 @@ class Lake:
         else:
             self._replace_cuts(frame.coalesce(1))
         self.states.told([*touched, *unreadable])
+
+    def _open_cuts(self, batch: Batch) -> None:
+        """Make the table of cuts where it is missing; it must not be where this batch leads."""
+        if not self._tables.exists(CUTS):
+            self._tables.create(CUTS, cuts_schema())
+            return
+        # Tables may be further by now than this batch; a cut of it would name the wrong snapshots.
+        reached = self._tables.watermark(self._tables.load(CUTS)).stream_sequence
+        if reached >= batch.first:
+            raise LakeBusy(
+                f"the lake is at stream sequence {reached} already, put there by another consumer,"
+                f" while {batch.first} to {batch.last} were applied"
+            )
 
     def _replace_cuts(self, frame: DataFrame) -> None:
         """Let a mirror that was loaded stand for its table at a cut that is there already."""

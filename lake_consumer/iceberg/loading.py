@@ -23,7 +23,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from lake_consumer.batches import split_range
 from lake_consumer.columns import TEXT_COLUMN, Columns
-from lake_consumer.errors import SnapshotGone
+from lake_consumer.errors import LakeBusy, SnapshotGone
 from lake_consumer.evolution import renames_in
 from lake_consumer.iceberg.blocks import OpenPart
 from lake_consumer.iceberg.decode import Decoder, SentRow, row_type
@@ -40,6 +40,7 @@ from lake_consumer.iceberg.outcomes import (
     healing_schema,
     mirror_arrow_schema,
 )
+from lake_consumer.iceberg.staging import Staging
 from lake_consumer.iceberg.states import StateBook
 from lake_consumer.iceberg.table import Cut
 from lake_consumer.iceberg.tables import LakeTables, Table
@@ -126,8 +127,11 @@ class SnapshotLoads:
             mirror = follower.rebuild_mirror(newest, revision)
             names = [column.name for column in self._tables.columns(mirror)]
             cells = [field("", name) for name in (*names, TEXT_COLUMN)]
-            target = mirror_of(table).sql
-            merged.select(*cells).writeTo(target).overwrite(F.lit(True))
+            self._check_not_ahead(table, mirror, position)
+            staging = Staging(self._tables, mirror, mirror_of(table).sql)
+            staging.publish(
+                lambda branch: merged.select(*cells).writeTo(branch).overwrite(F.lit(True))
+            )
         mirror.refresh()
         info(
             "snapshot loaded",
@@ -142,6 +146,14 @@ class SnapshotLoads:
             snapshot_id=snapshot_of(mirror),
             changes_snapshot_id=snapshot_of(log),
         )
+
+    def _check_not_ahead(self, table: TableName, mirror: Table, position: int) -> None:
+        reached = self._tables.watermark(mirror).stream_sequence
+        if reached > position:
+            raise LakeBusy(
+                f"the mirror of {table} is at stream sequence {reached} already, put there by"
+                f" another consumer, while a snapshot was loaded as of {position}"
+            )
 
     def _read(self, table: TableName, meta: Meta, decoder: ChunkDecoder) -> DataFrame:
         schema = from_arrow_schema(decoder.schema, prefer_timestamp_ntz=True)

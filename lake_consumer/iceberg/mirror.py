@@ -94,11 +94,8 @@ class MirrorWriter:
         folded.persist()
         try:
             outcome = self._outcome(folded, facts, rows, columns, is_written=target is not None)
-            if plan is Write.REPLACE:
-                staging = Staging(self.tables, mirror, self.sql)
-                staging.publish(lambda to: self._stage(plan, mirror, to, outcome))
-            else:
-                self._stage(plan, mirror, self.sql, outcome)
+            staging = Staging(self.tables, mirror, self.sql)
+            staging.publish(lambda to: self._stage(plan, mirror, to, outcome))
         finally:
             folded.unpersist()
         mirror.refresh()

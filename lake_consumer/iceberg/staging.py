@@ -1,10 +1,13 @@
-"""Several commits that readers see as one: staged on a branch, published by fast-forward.
+"""What readers see as one commit, and what no second consumer can repeat: staged, then published.
 
-Readers of the mirror see what main ends at; a batch's delete and its append are two snapshots on a
-branch of its own until main is moved over both at once. Main can only be moved to what descends
-from it: where somebody else committed meanwhile, nothing is published. That was maintenance, and
-the batch is staged again on top of it, or another consumer on the same lake, which is an error.
-A branch left behind by a run that died holds nothing that was promised, and is replaced.
+A batch is written to a branch of the consumer's own until main is moved over all of it at once.
+Main can only be moved to what descends from it: where somebody else committed meanwhile, nothing is
+published. That was maintenance, and the batch is staged again on top of it, or another consumer on
+the same lake, which is an error: Iceberg would let both of them append, and keep the rows twice.
+
+Branches of consumers that died hold nothing that was promised. They go in the very commit that
+moves main, so a consumer that is alive after all, and whose branch Iceberg silently makes anew at
+its next write, finds that main is not where its branch began.
 """
 
 from __future__ import annotations
@@ -17,11 +20,17 @@ from lake_consumer.errors import LakeBusy
 from lake_consumer.iceberg.tables import LakeTables, Table
 
 BRANCH = "bridge_batch"
+"""The branches' names begin with this; what follows is the consumer's."""
+
 MAIN = "main"
 ATTEMPTS = 5
 _BRANCH_IN_SQL = ".branch_"
 
 _OVERTAKEN = ("not an ancestor", "CommitFailedException", "ValidationException")
+
+
+class Overtaken(Exception):
+    """Somebody else has moved main."""
 
 
 class Staging:
@@ -30,17 +39,18 @@ class Staging:
     def __init__(self, tables: LakeTables, table: Table, sql: str) -> None:
         self._tables = tables
         self._table = table
-        self._branch_sql = f"{sql}{_BRANCH_IN_SQL}{BRANCH}"
+        self._branch = f"{BRANCH}_{tables.consumer}"
+        self._branch_sql = f"{sql}{_BRANCH_IN_SQL}{self._branch}"
 
     def publish(self, stage: Callable[[str], None]) -> None:
         """Let `stage` write to the branch, then show all of it at once."""
         mark = self._tables.watermark(self._table)
         for attempt in range(1, ATTEMPTS + 1):
-            self._begin()
             try:
+                start = self._begin()
                 stage(self._branch_sql)
                 self._table.refresh()
-                self._fast_forward()
+                self._fast_forward(start)
                 return
             except Exception as error:
                 self._table.refresh()
@@ -51,17 +61,35 @@ class Staging:
                 if attempt == ATTEMPTS or not _is_overtaken(error):
                     raise
 
-    def _begin(self) -> None:
-        """Let the branch begin where main ends."""
-        main = self._table.currentSnapshot().snapshotId()
-        left = self._table.refs().get(BRANCH)
-        if left is None:
-            self._table.manageSnapshots().createBranch(BRANCH, main).commit()
+    def _begin(self) -> int | None:
+        """Let the branch begin where main ends; gives that snapshot, None where there is none."""
+        main = self._main()
+        left = self._table.refs().get(self._branch)
+        change = self._table.manageSnapshots()
+        if left is None and main is None:
+            # An empty snapshot: a branch has to begin somewhere.
+            change.createBranch(self._branch).commit()
+        elif left is None:
+            change.createBranch(self._branch, main).commit()
+        elif main is None:
+            change.removeBranch(self._branch).commit()
+            self._table.manageSnapshots().createBranch(self._branch).commit()
         elif left.snapshotId() != main:
-            self._table.manageSnapshots().replaceBranch(BRANCH, main).commit()
+            change.replaceBranch(self._branch, main).commit()
+        return main
 
-    def _fast_forward(self) -> None:
-        self._table.manageSnapshots().fastForwardBranch(MAIN, BRANCH).removeBranch(BRANCH).commit()
+    def _fast_forward(self, start: int | None) -> None:
+        if self._main() != start:
+            raise Overtaken(f"{self._table.name()} is not where the batch began")
+        change = self._table.manageSnapshots().fastForwardBranch(MAIN, self._branch)
+        for name in self._table.refs():
+            if name.startswith(BRANCH):
+                change.removeBranch(name)
+        change.commit()
+
+    def _main(self) -> int | None:
+        snapshot = self._table.currentSnapshot()
+        return None if snapshot is None else int(snapshot.snapshotId())
 
 
 def branch_of(sql: str) -> str:
@@ -70,5 +98,7 @@ def branch_of(sql: str) -> str:
 
 
 def _is_overtaken(error: Exception) -> bool:
+    if isinstance(error, Overtaken):
+        return True
     text = str(error.java_exception) if isinstance(error, Py4JJavaError) else str(error)
     return any(sign in text for sign in _OVERTAKEN)

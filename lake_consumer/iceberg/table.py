@@ -24,6 +24,7 @@ from lake_consumer.iceberg.following import ShapeFollower
 from lake_consumer.iceberg.keys import KeyedRows
 from lake_consumer.iceberg.mirror import MirrorWriter
 from lake_consumer.iceberg.names import log_of, mirror_of
+from lake_consumer.iceberg.staging import Staging, branch_of
 from lake_consumer.iceberg.states import StateBook
 from lake_consumer.iceberg.tables import LakeTables, Table
 from lake_consumer.logs import warn
@@ -155,15 +156,17 @@ class TableApplier:
         mark = self._tables.watermark(log).stream_sequence
         if facts.last <= mark:
             self.forget(facts.files)
-        elif facts.files and mark != self._above:
+            return log
+        staging = Staging(self._tables, log, self._log_sql)
+        if facts.files and mark != self._above:
             raise LakeBusy(f"{log.name()} was changed by another consumer of the stream")
-        elif facts.files:
-            self._files.add(log, facts.files)
+        if facts.files:
+            staging.publish(lambda branch: self._files.add(log, facts.files, branch_of(branch)))
         else:
             schema = from_arrow_schema(log_arrow_schema(self._columns), prefer_timestamp_ntz=True)
             opened = blocks.select("block").mapInArrow(OpenBlocks(mark), schema)
-            opened.writeTo(self._log_sql).append()
-            log.refresh()
+            staging.publish(lambda branch: opened.writeTo(branch).append())
+        log.refresh()
         return log
 
     def _open_mirror(self, revision: int) -> Table | None:

@@ -7,6 +7,7 @@ summary without a job; the API can. Everything here is metadata: no row is read 
 from __future__ import annotations
 
 import json
+import secrets
 import threading
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -43,6 +44,8 @@ class LakeTables:
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
+        self.consumer = secrets.token_hex(4)
+        """Tells this consumer's branches from those of any other."""
         self._making_namespace = threading.Lock()
         self._format = str(spark.conf.get(FORMAT_SETTING, DEFAULT_FORMAT))
         self._told: set[LakeName] = set()

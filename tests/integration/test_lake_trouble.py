@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
 
 from lake_consumer.errors import LakeBusy, ShapeUnknown, UndecodableMessage
+from lake_consumer.iceberg.adding import FileAdder
+from lake_consumer.iceberg.lake import Lake
+from lake_consumer.iceberg.mirror import MirrorWriter
 from lake_consumer.iceberg.staging import BRANCH, Staging
+from schemas.events import Change
 from tests.support.lake import (
     Encoded,
     HandMadeStream,
@@ -146,21 +151,22 @@ def test_a_batch_is_shown_whole_or_not_at_all(
     stream.send()
 
     with monkeypatch.context() as patched:
-        patched.setattr(Staging, "_fast_forward", lambda _: _die())
+        patched.setattr(Staging, "_fast_forward", lambda *_: _die())
         with pytest.raises(ConnectionAbortedError):
             rig.drain()
 
     assert [r["title"] for r in rig.mirror("docs")] == ["a"]
-    assert rig.branches("public.docs") == {"main", BRANCH}
+    assert [r["stream_seq"] for r in rig.log("docs")] == [2]
+    assert {name.rpartition("_")[0] for name in rig.branches("public.docs")} == {"", BRANCH}
 
     maintenance = ["CALL lake.system.rewrite_data_files(table => 'public.docs', "
                    "options => map('rewrite-all', 'true'))"]  # fmt: skip
     publish = Staging._fast_forward
 
-    def overtaken(staging: Staging) -> None:
+    def overtaken(staging: Staging, start: int | None) -> None:
         if maintenance:
             rig.spark.sql(maintenance.pop())
-        publish(staging)
+        publish(staging, start)
 
     monkeypatch.setattr(Staging, "_fast_forward", overtaken)
     assert rig.drain() == 1
@@ -171,23 +177,151 @@ def test_a_batch_is_shown_whole_or_not_at_all(
     assert not maintenance
 
 
-def test_two_consumers_on_one_lake_do_not_overwrite_each_other(
-    stream: HandMadeStream, rig: LakeRig, monkeypatch: pytest.MonkeyPatch
+class Rival:
+    """A second consumer of the same lake: it is through with a batch while the first is in it."""
+
+    def __init__(self, rig: LakeRig) -> None:
+        self._rig = rig
+        self._lock = threading.Lock()
+        self._first: list[threading.Thread] = []
+        self._through = threading.Event()
+        self.is_due = False
+        self.batches = 0
+
+    def come(self) -> None:
+        """Take the batch if it is time; all threads of the first consumer wait for that."""
+        with self._lock:
+            comes, self.is_due = self.is_due, False
+            self._first = threading.enumerate() if comes else self._first
+        if comes:
+            try:
+                self.batches = self._rig.drain()
+            finally:
+                self._through.set()
+        elif threading.current_thread() in self._first:
+            self._through.wait()
+
+
+@pytest.fixture
+def rival(rig: LakeRig, monkeypatch: pytest.MonkeyPatch) -> Rival:
+    """Comes when the first one knows what the tables have, and has yet to write."""
+    rival = Rival(rig)
+    add, outcome = FileAdder.add, MirrorWriter._outcome
+
+    def add_late(adder: FileAdder, *args: Any, **options: Any) -> None:
+        rival.come()
+        add(adder, *args, **options)
+
+    def outcome_late(writer: MirrorWriter, *args: Any, **options: Any) -> Any:
+        rival.come()
+        return outcome(writer, *args, **options)
+
+    monkeypatch.setattr(FileAdder, "add", add_late)
+    monkeypatch.setattr(MirrorWriter, "_outcome", outcome_late)
+    return rival
+
+
+_A, _B = ({"id": key, "title": title, "body": "b"} for key, title in ((1, "a"), (2, "b")))
+
+
+@pytest.mark.parametrize(
+    ("changes", "left"),
+    [
+        ([change("docs", "INSERT", _B)], [_A, _B]),
+        ([change("docs", "UPDATE", {**_A, "title": "c"})], [{**_A, "title": "c"}]),
+        ([change("docs", "TRUNCATE", {}), change("docs", "INSERT", _B)], [_B]),
+    ],
+    ids=["insert", "update", "truncate"],
+)
+def test_two_consumers_at_once_write_nothing_twice(
+    stream: HandMadeStream,
+    rig: LakeRig,
+    rival: Rival,
+    changes: list[Change],
+    left: list[dict[str, Any]],
 ) -> None:
-    """The second finds that main has moved, and says so."""
-    row = {"id": 1, "title": "a", "body": "b"}
-    stream.commit(announce(DOCS, 1), change("docs", "INSERT", row))
+    """Iceberg would let both of them append: the second must find that main has moved."""
+    stream.commit(announce(DOCS, 1), change("docs", "INSERT", _A))
     stream.send()
     rig.drain()
-    stream.commit(change("docs", "UPDATE", {**row, "title": "new"}))
-    stream.send()
-    publish = Staging._fast_forward
+    stream.commit(*changes)
+    end = stream.send()
+    rival.is_due = True
 
-    def overtaken(staging: Staging) -> None:
-        # The session's stamp makes this look like what it stands for: the same batch, by another.
-        rig.spark.table("lake.public.docs").writeTo("lake.public.docs").append()
-        publish(staging)
-
-    monkeypatch.setattr(Staging, "_fast_forward", overtaken)
     with pytest.raises(LakeBusy, match="another consumer"):
         rig.drain()
+
+    assert rival.batches == 1
+    assert [r["stream_seq"] for r in rig.log("docs")] == list(range(2, end + 1))
+    assert _without_text(rig.mirror("docs")) == left
+    cuts = [(r["stream_seq"], r["changes_snapshot_id"]) for r in rig.cuts()]
+    assert len(cuts) == len(set(cuts)) == 2
+    assert rig.drain() == 0
+
+
+def test_two_consumers_at_once_begin_a_table_once(
+    stream: HandMadeStream, rig: LakeRig, rival: Rival
+) -> None:
+    """A table without a snapshot has no main to compare with."""
+    stream.commit(announce(DOCS, 1), change("docs", "INSERT", _A))
+    stream.send()
+    rival.is_due = True
+
+    with pytest.raises(LakeBusy, match="another consumer"):
+        rig.drain()
+
+    assert [r["stream_seq"] for r in rig.log("docs")] == [2]
+    assert _without_text(rig.mirror("docs")) == [_A]
+    assert rig.drain() == 0
+
+
+def test_a_branch_that_another_took_away_and_iceberg_made_anew_is_not_published(
+    stream: HandMadeStream, rig: LakeRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It lacks the delete that was on it, and descends from main all the same."""
+    stream.commit(announce(DOCS, 1), change("docs", "INSERT", _A))
+    stream.send()
+    rig.drain()
+    stream.commit(change("docs", "UPDATE", {**_A, "title": "c"}))
+    stream.send()
+    delete, waiting = MirrorWriter._delete, [True]
+
+    def overtaken(writer: MirrorWriter, *args: Any) -> None:
+        delete(writer, *args)
+        if waiting and waiting.pop():
+            rig.drain()
+
+    monkeypatch.setattr(MirrorWriter, "_delete", overtaken)
+    with pytest.raises(LakeBusy, match="another consumer"):
+        rig.drain()
+
+    assert [r["title"] for r in rig.mirror("docs")] == ["c"]
+    assert len(rig.log("docs")) == 2
+
+
+def test_a_consumer_left_behind_names_no_cut(
+    stream: HandMadeStream, rig: LakeRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It finds every table written; but by now they may be further than its batch."""
+    stream.commit(announce(DOCS, 1), change("docs", "INSERT", _A))
+    stream.send()
+    rig.drain()
+    stream.commit(change("docs", "INSERT", _B))
+    stream.send()
+    apply, waiting = Lake._apply_tables, [True]
+
+    def late(lake: Lake, *args: Any) -> Any:
+        if waiting and waiting.pop():
+            rig.drain()
+            stream.commit(change("docs", "DELETE", _B))
+            stream.send()
+            rig.drain()
+        return apply(lake, *args)
+
+    monkeypatch.setattr(Lake, "_apply_tables", late)
+    with pytest.raises(LakeBusy, match="stream sequence 4 already"):
+        rig.drain()
+
+    shown = [[row["id"] for row in rows["public.docs"]] for _, rows in rig.at_cuts("public.docs")]
+    assert [sorted(ids) for ids in shown] == [[1], [1, 2], [1]]
+    assert len(rig.cuts()) == 3

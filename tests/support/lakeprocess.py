@@ -44,6 +44,7 @@ class LakeProcess:
             **environ,
         }
         self._process: subprocess.Popen[bytes] | None = None
+        self._said_before = 0
         self._family: list[psutil.Process] = []
 
     def __enter__(self) -> LakeProcess:
@@ -63,6 +64,7 @@ class LakeProcess:
         """Start with nothing but warehouse and catalog left of earlier runs."""
         shutil.rmtree(self._scratch, ignore_errors=True)
         self._scratch.mkdir()
+        self._said_before = len(self.said()) if self.log.exists() else 0
         self._process = spawn(
             [str(COMMAND), *self._flags],
             self.log,
@@ -87,6 +89,10 @@ class LakeProcess:
 
     def said(self) -> str:
         return self.log.read_text(errors="replace")
+
+    def said_now(self) -> str:
+        """What it said since it was started last."""
+        return self.said()[self._said_before :]
 
     def check(self) -> None:
         """Fail with what it said where it ended by itself."""
