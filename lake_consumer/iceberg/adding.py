@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from typing import Any
 
 from lake_consumer.iceberg.datafiles import FileTarget, Written, arrow_schema, can_write, codec_of
 from lake_consumer.iceberg.staging import MAIN
@@ -21,8 +22,14 @@ class FileAdder:
 
     def __init__(self, tables: LakeTables, store: ObjectStore | None = None) -> None:
         self._tables = tables
-        self._iceberg = tables.iceberg
         self._store = store
+        # Found once: every look-up of a class by its name asks Java's class loaders several times.
+        iceberg = tables.iceberg
+        self._schema_to_json = iceberg.SchemaParser.toJson
+        self._everything = iceberg.expressions.Expressions.alwaysTrue()
+        self._metrics_config = iceberg.MetricsConfig.forTable
+        self._file_metrics = iceberg.parquet.ParquetUtil.fileMetrics
+        self._data_file_builder = iceberg.DataFiles.builder
 
     def target(self, table: Table) -> FileTarget | None:
         """How executors write files of a table; None where only Spark can."""
@@ -33,7 +40,7 @@ class FileAdder:
         if days is None or codec is None or not can_write(folder, self._store):
             return None
         day_of, partition = days
-        schema = json.loads(self._iceberg.SchemaParser.toJson(table.schema()))
+        schema = json.loads(self._schema_to_json(table.schema()))
         return FileTarget(
             schema=arrow_schema(schema),
             folder=folder if folder.endswith("/") else f"{folder}/",
@@ -48,24 +55,23 @@ class FileAdder:
     ) -> None:
         """Add files, on a branch and with the batch's stamp; `instead` of all that is there."""
         if instead:
-            everything = self._iceberg.expressions.Expressions.alwaysTrue()
-            change = table.newOverwrite().overwriteByRowFilter(everything)
+            change = table.newOverwrite().overwriteByRowFilter(self._everything)
         else:
             change = table.newAppend()
+        config = self._metrics_config(table)
         for file in files:
-            found = self._data_file(table, file)
+            found = self._data_file(table, file, config)
             change = change.addFile(found) if instead else change.appendFile(found)
         for name, value in self._tables.stamp.items():
             change = change.set(name, value)
         change.toBranch(branch).commit()
 
-    def _data_file(self, table: Table, file: Written) -> object:
+    def _data_file(self, table: Table, file: Written, config: Any) -> Any:
         source = table.io().newInputFile(file.path, file.size)
-        config = self._iceberg.MetricsConfig.forTable(table)
-        metrics = self._iceberg.parquet.ParquetUtil.fileMetrics(source, config)
         spec = table.spec()
-        builder = self._iceberg.DataFiles.builder(spec).withFormat("PARQUET").withPath(file.path)
-        builder = builder.withFileSizeInBytes(file.size).withMetrics(metrics)
+        builder = self._data_file_builder(spec).withFormat("PARQUET").withPath(file.path)
+        builder = builder.withMetrics(self._file_metrics(source, config))
+        builder = builder.withFileSizeInBytes(file.size)
         if file.day is not None:
             builder = builder.withPartitionPath(f"{spec.fields()[0].name()}={file.day}")
         return builder.build()

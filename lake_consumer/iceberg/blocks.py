@@ -123,7 +123,7 @@ class TablePlan:
     def write_log(self, changes: pa.RecordBatch) -> list[dict[str, Any]]:
         if self.log is None:
             return []
-        if self.above:
+        if changes["stream_seq"][0].as_py() <= self.above:
             changes = changes.filter(pc.greater(changes["stream_seq"], self.above))
         return [file._asdict() for file in self.log.write(changes)]
 

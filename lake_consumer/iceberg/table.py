@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from lake_consumer.batches import Batch
 from lake_consumer.columns import Columns
 from lake_consumer.errors import LakeBusy
 from lake_consumer.evolution import renames_in
@@ -71,8 +72,6 @@ class TableApplier:
         self._mirror: Table | None = None
         self._known: dict[int, TableShape] = {}
         self._columns: Columns = ()
-        self._buckets = 1
-        self._above = 0
         self._rows: int | None = None
         self._warned = False
 
@@ -95,22 +94,24 @@ class TableApplier:
         self._log = self._follower.open_log(dict(sorted(self._known.items())))
         self._columns = self._tables.columns(self._log, "new")
 
-    def plan(self, messages: int) -> TablePlan | None:
-        """How the executors decode this table's part of so many messages; None if not at all."""
+    def plan(self, batch: Batch) -> TablePlan | None:
+        """How the executors decode this table's part of a batch; None if not at all."""
         log = self._log
         if log is None:
             return None
+        messages = batch.messages
         expected = messages if self._rows is None else min(messages, 2 * self._rows)
-        self._buckets = max(1, min(MAX_BUCKETS, expected // BUCKET_ROWS))
-        log.refresh()
-        self._above = self._tables.watermark(log).stream_sequence
         return TablePlan(
             Decoder(self._columns, dict(self._known)),
             self._keyed(),
-            self._buckets,
+            buckets=max(1, min(MAX_BUCKETS, expected // BUCKET_ROWS)),
             log=self._files.target(log),
-            above=self._above,
+            above=self._held(log, batch.first),
         )
+
+    def _held(self, log: Table, first: int) -> int:
+        """What the log has of a batch that begins with `first`, which is nothing almost always."""
+        return max(self._tables.watermark(log).stream_sequence, first - 1)
 
     def forget(self, files: Iterable[Written]) -> None:
         """Remove files of the log that were written in vain."""
@@ -125,13 +126,13 @@ class TableApplier:
         key = tuple(by_position[column.position] for column in self._newest.key)
         return KeyedRows(self._columns, key) if key else None
 
-    def apply(self, blocks: DataFrame, facts: Facts) -> Cut:
+    def apply(self, blocks: DataFrame, facts: Facts, plan: TablePlan) -> Cut:
         """Bring the table's blocks of one batch into its log and its mirror."""
         self._rows = facts.rows
         # Neither needs the other, and one alone leaves cores idle while it plans and commits.
         with ThreadPoolExecutor(1) as beside:
-            appending = beside.submit(self._append, blocks, facts)
-            mirror = self._write_mirror(blocks, facts)
+            appending = beside.submit(self._append, blocks, facts, plan)
+            mirror = self._write_mirror(blocks, facts, plan)
             log = appending.result()
         return Cut(
             table=self._table,
@@ -140,14 +141,14 @@ class TableApplier:
             changes_snapshot_id=_snapshot(log),
         )
 
-    def _write_mirror(self, blocks: DataFrame, facts: Facts) -> Table | None:
-        mirror, keyed = self._open_mirror(facts.revision), self._keyed()
+    def _write_mirror(self, blocks: DataFrame, facts: Facts, plan: TablePlan) -> Table | None:
+        mirror, keyed = self._open_mirror(facts.revision), plan.key
         if mirror is not None and keyed is not None:
             renames = renames_in(self._known, self._columns) if facts.unchanged else {}
-            self._writer.write(mirror, blocks, facts, keyed, buckets=self._buckets, renames=renames)
+            self._writer.write(mirror, blocks, facts, keyed, buckets=plan.buckets, renames=renames)
         return mirror
 
-    def _append(self, blocks: DataFrame, facts: Facts) -> Table:
+    def _append(self, blocks: DataFrame, facts: Facts, plan: TablePlan) -> Table:
         log = self._log
         if log is None:
             raise LookupError(f"{self._table} was given changes before its shape")
@@ -158,7 +159,7 @@ class TableApplier:
             self.forget(facts.files)
             return log
         staging = Staging(self._tables, log, self._log_sql)
-        if facts.files and mark != self._above:
+        if facts.files and mark > plan.above:
             raise LakeBusy(f"{log.name()} was changed by another consumer of the stream")
         if facts.files:
             staging.publish(lambda branch: self._files.add(log, facts.files, branch_of(branch)))

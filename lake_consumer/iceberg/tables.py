@@ -54,6 +54,9 @@ class LakeTables:
         self._jvm = gateway.jvm
         self.iceberg = self._iceberg = self._jvm.org.apache.iceberg
         self.stamp: Mapping[str, str] = {}
+        # Found once: every look-up of a class by its name asks Java's class loaders several times.
+        self._namespace = self._iceberg.catalog.Namespace.of
+        self._table_identifier = self._iceberg.catalog.TableIdentifier.of
         self._catalog = self._iceberg.spark.Spark3Util.loadIcebergCatalog(
             spark._jsparkSession, CATALOG
         )
@@ -190,5 +193,4 @@ class LakeTables:
     def _identifier(self, name: LakeName) -> Any:
         levels = self._gateway.new_array(self._jvm.java.lang.String, 1)
         levels[0] = name.namespace
-        namespace = self._iceberg.catalog.Namespace.of(levels)
-        return self._iceberg.catalog.TableIdentifier.of(namespace, name.name)
+        return self._table_identifier(self._namespace(levels), name.name)
