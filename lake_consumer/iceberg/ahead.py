@@ -50,6 +50,8 @@ class Reading:
     def facts(self) -> dict[TableName, Facts]:
         by_table: dict[TableName, list[Row]] = {}
         for row in self.found:
+            if row["is_lacking"]:
+                continue
             by_table.setdefault(TableName.from_token(row["token"]), []).append(row)
         return {table: Facts.of(rows) for table, rows in by_table.items()}
 
