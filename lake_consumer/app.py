@@ -88,7 +88,8 @@ def run(config: LakeConfig, stop: Event, on_ready: Callable[[], None] = lambda: 
 
 def maintain(config: LakeConfig, tables: Sequence[str], *, budget: float) -> None:
     """Care for the lake once; `run` does it by itself."""
-    known = LakeReader(config.catalog, config.warehouse).names()
+    with LakeReader(config.catalog, config.warehouse) as lake:
+        known = lake.names()
     spark = open_session(session_options(config, short=True))
     options = replace(config.care, budget_seconds=budget)
     maintaining.maintain(spark, options, tables, known=known)

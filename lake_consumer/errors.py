@@ -154,6 +154,12 @@ class PostgresFailed(LakeError):
     exit_code = 3
 
 
+class WrongDatabase(LakeError):
+    """`verify` was pointed at a database that these tables do not come from."""
+
+    advice = "Set PG_HOST, PG_PORT and PG_DB as the bridge has them that publishes these tables."
+
+
 class LakeNotThere(LakeError):
     """The lake does not reach the state that it is to be compared at."""
 

@@ -20,17 +20,18 @@ from schemas.names import TableName
 def ask_resync(config: LakeConfig, names: Sequence[str]) -> str:
     """Leave the wish in the lake; gives a sentence about what happens next."""
     tables = [TableName.parse(name) for name in names]
-    lake = LakeReader(config.catalog, config.warehouse)
-    held = lake.names()
-    for table in tables:
-        if log_of(table) not in held:
-            raise UnknownTable(f"the lake has no table {table}")
-    if CUTS not in held:
-        raise NoLake(
-            "the lake has applied nothing yet", advice="Run `lake-consumer drain` or `run` first."
-        )
-    now = datetime.now(UTC).isoformat()
-    lake.set_properties(RESYNCS, {RESYNC_PREFIX + table.token: now for table in tables})
+    with LakeReader(config.catalog, config.warehouse) as lake:
+        held = lake.names()
+        for table in tables:
+            if log_of(table) not in held:
+                raise UnknownTable(f"the lake has no table {table}")
+        if CUTS not in held:
+            raise NoLake(
+                "the lake has applied nothing yet",
+                advice="Run `lake-consumer drain` or `run` first.",
+            )
+        now = datetime.now(UTC).isoformat()
+        lake.set_properties(RESYNCS, {RESYNC_PREFIX + table.token: now for table in tables})
     return (
         f"The mirror of {', '.join(map(str, tables))} is built anew from a snapshot: at once where"
         " `lake-consumer run` is running, else when `run` or `drain` is started."

@@ -6,6 +6,7 @@ import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Self
 
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import CommitFailedException
@@ -54,6 +55,16 @@ class LakeReader:
         with self._clear_errors():
             self._catalog = open_catalog(uri, warehouse)
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the catalog's connections; a process that follows for weeks opens many."""
+        self._catalog.close()
+
     def names(self) -> list[LakeName]:
         """All tables of the lake, in order."""
         with self._clear_errors():
@@ -100,10 +111,10 @@ class LakeReader:
 def read_statuses(uri: CatalogUri, warehouse: str) -> list[TableStatus]:
     if (file := uri.sqlite_file) is not None and not file.exists():
         return []
-    lake = LakeReader(uri, warehouse)
-    names = lake.names()
-    unreadable = lake.cuts().unreadable()
-    statuses = {name: _status(str(name), lake.load(name)) for name in names}
+    with LakeReader(uri, warehouse) as lake:
+        names = lake.names()
+        unreadable = lake.cuts().unreadable()
+        statuses = {name: _status(str(name), lake.load(name)) for name in names}
     return [
         replace(status, state=_state(name, status, names, unreadable))
         for name, status in statuses.items()

@@ -61,24 +61,22 @@ class Staging:
                 if attempt == ATTEMPTS or not _is_overtaken(error):
                     raise
 
-    def _begin(self) -> int | None:
-        """Let the branch begin where main ends; gives that snapshot, None where there is none."""
+    def _begin(self) -> int:
+        """Let the branch begin where main ends; gives that snapshot."""
+        if self._table.currentSnapshot() is None:
+            # A branch has to begin somewhere. What we know may be old: this must be the first.
+            self._table.newFastAppend().commit()
+            if self._table.currentSnapshot().parentId() is not None:
+                raise Overtaken(f"{self._table.name()} was begun by another")
         main = self._main()
         left = self._table.refs().get(self._branch)
-        change = self._table.manageSnapshots()
-        if left is None and main is None:
-            # An empty snapshot: a branch has to begin somewhere.
-            change.createBranch(self._branch).commit()
-        elif left is None:
-            change.createBranch(self._branch, main).commit()
-        elif main is None:
-            change.removeBranch(self._branch).commit()
-            self._table.manageSnapshots().createBranch(self._branch).commit()
+        if left is None:
+            self._table.manageSnapshots().createBranch(self._branch, main).commit()
         elif left.snapshotId() != main:
-            change.replaceBranch(self._branch, main).commit()
+            self._table.manageSnapshots().replaceBranch(self._branch, main).commit()
         return main
 
-    def _fast_forward(self, start: int | None) -> None:
+    def _fast_forward(self, start: int) -> None:
         if self._main() != start:
             raise Overtaken(f"{self._table.name()} is not where the batch began")
         change = self._table.manageSnapshots().fastForwardBranch(MAIN, self._branch)
@@ -87,9 +85,8 @@ class Staging:
                 change.removeBranch(name)
         change.commit()
 
-    def _main(self) -> int | None:
-        snapshot = self._table.currentSnapshot()
-        return None if snapshot is None else int(snapshot.snapshotId())
+    def _main(self) -> int:
+        return int(self._table.currentSnapshot().snapshotId())
 
 
 def branch_of(sql: str) -> str:

@@ -32,6 +32,10 @@ _SET_UP = """
     SELECT set_config('statement_timeout', '0', true), set_config('row_security', 'off', true),
            set_config('idle_in_transaction_session_timeout', '0', true)
 """
+_IDENTITY = """
+    SELECT system_identifier::text || '/' || oid::text
+      FROM pg_control_system(), pg_database WHERE datname = current_database()
+"""
 _RELATION = """
     SELECT c.oid::bigint, c.relkind::text, greatest(c.reltuples, 0)::bigint
       FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -111,6 +115,10 @@ class Source:
                 [MARK_PREFIX, self.snapshot],
             )
             return Lsn.parse(str(found))
+
+    def identity(self) -> str:
+        """Name this database among all others, as the bridge does, but for its slot."""
+        return str(_one(self._connection, _IDENTITY))
 
     def relation(self, table: TableName) -> Relation | None:
         """Describe a table; None where the database has none of that name."""

@@ -25,18 +25,19 @@ from schemas.names import DEFAULT_SCHEMA
 
 def print_query(config: LakeConfig, sql: str, when: When, *, at_cut: bool, format: str) -> None:
     """Run SQL over the lake and print its rows."""
-    lake = LakeReader(config.catalog, config.warehouse)
-    names = lake.names()
-    tables = LakeAt.choose(lake, when) if at_cut else LakeNow(lake)
-    with answer(
-        sql, lambda parts: find(parts, names), lambda at: tables.open(LakeName(*at))
-    ) as rows:
-        _print(FORMATS[format](rows))
+    with LakeReader(config.catalog, config.warehouse) as lake:
+        names = lake.names()
+        tables = LakeAt.choose(lake, when) if at_cut else LakeNow(lake)
+        with answer(
+            sql, lambda parts: find(parts, names), lambda at: tables.open(LakeName(*at))
+        ) as rows:
+            _print(FORMATS[format](rows))
 
 
 def print_cuts(config: LakeConfig, limit: int, *, as_json: bool) -> None:
     """List the newest cuts, newest first."""
-    cuts = LakeReader(config.catalog, config.warehouse).cuts().cuts()[::-1][:limit]
+    with LakeReader(config.catalog, config.warehouse) as lake:
+        cuts = lake.cuts().cuts()[::-1][:limit]
     if as_json:
         _print(json.dumps(_document(cut), ensure_ascii=False) for cut in cuts)
         return

@@ -16,11 +16,19 @@ from pyspark.sql import SparkSession
 from lake_consumer.app import session_options
 from lake_consumer.config import LakeConfig
 from lake_consumer.cuts import Cut, CutBook
-from lake_consumer.errors import HealRefused, LakeDiffers, LakeError, LakeNotThere, UnknownTable
+from lake_consumer.errors import (
+    HealRefused,
+    LakeDiffers,
+    LakeError,
+    LakeNotThere,
+    UnknownTable,
+    WrongDatabase,
+)
 from lake_consumer.iceberg.healing import Healer
 from lake_consumer.iceberg.mirrorrows import MirrorAtCut
 from lake_consumer.iceberg.names import BRIDGE_NAMESPACE, CHANGES_SUFFIX, log_of, mirror_of
 from lake_consumer.iceberg.reading import LakeReader
+from lake_consumer.jetstream.owners import read_owners
 from lake_consumer.jetstream.quiet import is_quiet_up_to
 from lake_consumer.natsoptions import NatsOptions
 from lake_consumer.postgres.source import Source
@@ -79,6 +87,12 @@ class Verifier:
 
     def run(self) -> None:
         """Compare every table asked for; raises `LakeDiffers` where one is not equal."""
+        try:
+            self._run()
+        finally:
+            self._lake.close()
+
+    def _run(self) -> None:
         tables = choose(self._options.tables, mirrored(self._lake))
         reports = self._compare(tables)
         if self._options.heal:
@@ -94,6 +108,7 @@ class Verifier:
 
     def _compare(self, tables: Sequence[TableName]) -> list[TableReport]:
         with Source.open(self._config.postgres, tables) as source:
+            self._check_database(source, tables)
             book, cut = await_cut(
                 self._lake, self._config.nats, source.mark(), self._options.patience_seconds
             )
@@ -102,6 +117,19 @@ class Verifier:
                 reports.append(self._check(source, book, cut, table))
                 self._printer.table(reports[-1])
             return reports
+
+    def _check_database(self, source: Source, tables: Sequence[TableName]) -> None:
+        """Make sure that these tables come from this database: only then can positions be told."""
+        asked, owners = source.identity(), {}
+        # Without NATS nobody can say; the rows will.
+        with suppress(LakeError):
+            owners = read_owners(self._config.nats, tables)
+        for table, owner in owners.items():
+            if not owner.startswith(f"{asked}/"):
+                raise WrongDatabase(
+                    f"{table} came into the stream from database {owner}, and not from {asked}, "
+                    f"which is {self._config.postgres.database} at {self._config.postgres.host}"
+                )
 
     def _check(self, source: Source, book: CutBook, cut: Cut, table: TableName) -> TableReport:
         began = time.monotonic()
@@ -138,6 +166,7 @@ class Verifier:
                 self._printer.healed(healed)
                 return healed
             if attempt < ATTEMPTS - 1:
+                self._lake.close()
                 self._lake = LakeReader(self._config.catalog, self._config.warehouse)
                 (report,) = self._compare([table])
         raise HealRefused(f"{table} was written by others each time it was to be healed")

@@ -1,8 +1,9 @@
 """Kill the lake: whenever its driver dies, every change is in the lake once.
 
 Real servers, several writers, and a driver that is killed with `kill -9` where it hurts most: while
-it reads, in the middle of a write, between the commits of two tables, and behind the last commit
-before JetStream is told. Nothing is left to the next driver but warehouse and catalog; at times not
+it loads a table's snapshot, when that is loaded and no cut says so, while it reads, in the middle
+of a write, between the commits of two tables, and behind the last commit before JetStream is told.
+Nothing is left to the next driver but warehouse and catalog; at times not
 even the last driver's JVM is dead yet when it starts. `CHAOS_ROUNDS` sets the number of kills; the
 seed is printed, and `CHAOS_SEED` repeats it.
 """
@@ -25,7 +26,7 @@ import pytest
 
 from examples.demo.verdict import changes_of, differences, scan
 from examples.embedded import EmbeddedNats, EmbeddedPostgres
-from lake_consumer.iceberg.names import CUTS
+from lake_consumer.iceberg.names import CUTS, LakeName
 from lake_consumer.iceberg.reading import LakeReader, open_catalog, watermark_of
 from schemas.names import TableName
 from schemas.streams import CDC_STREAM, LAKE_CONSUMER
@@ -34,9 +35,13 @@ from tests.support.lakeprocess import LakeProcess
 from tests.support.stream import StoredMessage, read_stream
 from tests.support.truth import PUBLICATION, TABLES, Truth, assert_tells_the_truth, writing
 
-ROUNDS = int(os.environ.get("CHAOS_ROUNDS", "3"))
+ROUNDS = int(os.environ.get("CHAOS_ROUNDS", "7"))
 SEED = int(os.environ.get("CHAOS_SEED", str(random.SystemRandom().randrange(1_000_000))))
 SLOT = "lake_chaos"
+ROWS = 20_000
+"""What the first table holds before anybody follows it; only a snapshot brings that."""
+
+LOADED = LakeName("public", "accounts")
 PATIENCE_SECONDS = 240.0
 """A JVM starts in ten seconds, and in a minute where the machine is busy."""
 
@@ -73,6 +78,12 @@ def stage(server_folder: Path, tmp_path: Path) -> Iterator[Stage]:
         postgres = stack.enter_context(EmbeddedPostgres(server_folder / "pg", durable=False))
         server = stack.enter_context(EmbeddedNats(server_folder / "nats"))
         truth = Truth(postgres.dsn(), "truth")
+        with truth.connect() as connection:
+            connection.execute(
+                "INSERT INTO accounts SELECT -g, 'old', g FROM generate_series(1, %s) g", [ROWS]
+            )
+            # Not part of the history that the stream has to tell.
+            connection.execute("TRUNCATE audit")
         bridge = BridgeProcess(
             {**postgres.env(), **server.env()},
             *("--slot", SLOT, "--pub", PUBLICATION, "--durability", "acked"),
@@ -80,15 +91,35 @@ def stage(server_folder: Path, tmp_path: Path) -> Iterator[Stage]:
         )
         stack.enter_context(bridge)
         bridge.wait_streaming()
-        # The stream holds all there is, so the change log can be held against all of it.
-        environ = {**server.env(), "LAKE_FIRST_SIGHT": "stream"}
-        lake = stack.enter_context(LakeProcess(tmp_path, environ, "--interval", "0.1"))
+        lake = stack.enter_context(LakeProcess(tmp_path, server.env(), "--interval", "0.1"))
         yield Stage(server, bridge, lake, truth, random.Random(SEED))
+
+
+def begin_loading(stage: Stage) -> None:
+    """The first time it is due anyway; later somebody has to ask."""
+    if str(LOADED) not in stage.lake.heads():
+        return
+    stage.lake.resync("accounts")
+    stage.until(lambda: "waits for a snapshot" in stage.lake.said_now(), "a table that loads")
+
+
+def while_loading(stage: Stage) -> None:
+    """A file of a snapshot's rows is there that no table knows yet."""
+    begin_loading(stage)
+    before = stage.lake.data_files(LOADED)
+    stage.until(lambda: stage.lake.data_files(LOADED) > before, "a data file of a snapshot")
+
+
+def loaded_without_a_cut(stage: Stage) -> None:
+    """The mirror has its snapshot, and neither its state nor a cut says so."""
+    begin_loading(stage)
+    before = stage.lake.heads().get(str(LOADED))
+    stage.until(lambda: stage.lake.heads().get(str(LOADED)) not in (before, None), "a mirror")
 
 
 def while_reading(stage: Stage) -> None:
     """Anywhere: most of a driver's life is reading, decoding and waiting."""
-    stage.until(lambda: 'msg="ready"' in stage.lake.said_now(), "a driver that is ready")
+    stage.until(lambda: "msg=ready " in stage.lake.said_now(), "a driver that is ready")
     time.sleep(stage.random.uniform(0, 4))
 
 
@@ -100,11 +131,11 @@ def while_writing(stage: Stage) -> None:
 
 def between_two_commits(stage: Stage) -> None:
     """One table has the batch; the others, and the cuts, may not."""
-    before = stage.lake.pointers()
+    before = stage.lake.heads()
     cuts = str(CUTS)
 
     def moved() -> bool:
-        now = stage.lake.pointers()
+        now = stage.lake.heads()
         return any(at != before.get(name) for name, at in now.items() if name != cuts)
 
     stage.until(moved, "a table's commit")
@@ -113,8 +144,8 @@ def between_two_commits(stage: Stage) -> None:
 
 def before_the_ack(stage: Stage) -> None:
     """All tables have the batch, and JetStream does not know."""
-    before = stage.lake.pointers().get(str(CUTS))
-    stage.until(lambda: stage.lake.pointers().get(str(CUTS)) not in (before, None), "a cut")
+    before = stage.lake.heads().get(str(CUTS))
+    stage.until(lambda: stage.lake.heads().get(str(CUTS)) not in (before, None), "a cut")
 
 
 def at_birth(stage: Stage) -> None:
@@ -122,7 +153,15 @@ def at_birth(stage: Stage) -> None:
     time.sleep(stage.random.uniform(0.5, 8))
 
 
-MOMENTS = (between_two_commits, before_the_ack, while_writing, while_reading, at_birth)
+MOMENTS = (
+    while_loading,
+    loaded_without_a_cut,
+    between_two_commits,
+    before_the_ack,
+    while_writing,
+    at_birth,
+    while_reading,
+)
 
 
 def test_every_change_is_in_the_lake_once_whenever_the_driver_dies(stage: Stage) -> None:
@@ -131,7 +170,7 @@ def test_every_change_is_in_the_lake_once_whenever_the_driver_dies(stage: Stage)
     lake.start()
     with writing(stage.truth, SEED, pause_seconds=0.5):
         for at in range(ROUNDS):
-            # The first few in turn, so that the short form always has the worst ones.
+            # All of them in turn first, so that the short form has each of them once.
             moment = MOMENTS[at] if at < len(MOMENTS) else stage.random.choice(MOMENTS)
             moment(stage)
             lake.kill(alone=at % 2 == 0)
@@ -156,7 +195,7 @@ def await_lake(stage: Stage, end: int) -> None:
         time.sleep(0.2)
         return watermark_of(catalog.load_table(str(CUTS))).stream_sequence >= end
 
-    stage.until(lambda: str(CUTS) in stage.lake.pointers() and reached(), f"sequence {end}")
+    stage.until(lambda: str(CUTS) in stage.lake.heads() and reached(), f"sequence {end}")
 
 
 async def ack_floor(url: str) -> int:

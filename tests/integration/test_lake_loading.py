@@ -145,6 +145,9 @@ def test_tables_begin_with_a_snapshot_while_they_are_written(
 
     for table in ("checking", "savings", "wide", "quiet", "void"):
         assert_equal(rig, connection, table)
+    shown = [found["public.quiet"] for _, found in rig.at_cuts("public.quiet", "public.void")]
+    assert shown, "a table that never changes was loaded, and no cut says so"
+    assert sorted(row["id"] for row in shown[-1]) == [1, 2]
     sums = [
         sum(row["amount"] for rows in found.values() for row in rows)
         for _, found in rig.at_cuts("public.checking", "public.savings")

@@ -11,7 +11,9 @@ from lake_consumer.errors import LakeBusy, ShapeUnknown, UndecodableMessage
 from lake_consumer.iceberg.adding import FileAdder
 from lake_consumer.iceberg.lake import Lake
 from lake_consumer.iceberg.mirror import MirrorWriter
+from lake_consumer.iceberg.names import LakeName
 from lake_consumer.iceberg.staging import BRANCH, Staging
+from lake_consumer.iceberg.tables import LakeTables
 from schemas.events import Change
 from tests.support.lake import (
     Encoded,
@@ -163,7 +165,7 @@ def test_a_batch_is_shown_whole_or_not_at_all(
                    "options => map('rewrite-all', 'true'))"]  # fmt: skip
     publish = Staging._fast_forward
 
-    def overtaken(staging: Staging, start: int | None) -> None:
+    def overtaken(staging: Staging, start: int) -> None:
         if maintenance:
             rig.spark.sql(maintenance.pop())
         publish(staging, start)
@@ -262,7 +264,7 @@ def test_two_consumers_at_once_write_nothing_twice(
 def test_two_consumers_at_once_begin_a_table_once(
     stream: HandMadeStream, rig: LakeRig, rival: Rival
 ) -> None:
-    """A table without a snapshot has no main to compare with."""
+    """A table without a snapshot has nothing that a branch could begin at."""
     stream.commit(announce(DOCS, 1), change("docs", "INSERT", _A))
     stream.send()
     rival.is_due = True
@@ -276,27 +278,58 @@ def test_two_consumers_at_once_begin_a_table_once(
 
 
 def test_a_branch_that_another_took_away_and_iceberg_made_anew_is_not_published(
-    stream: HandMadeStream, rig: LakeRig, monkeypatch: pytest.MonkeyPatch
+    stream: HandMadeStream, rig: LakeRig
 ) -> None:
-    """It lacks the delete that was on it, and descends from main all the same."""
+    """It lacks what was on it, and descends from main all the same."""
     stream.commit(announce(DOCS, 1), change("docs", "INSERT", _A))
     stream.send()
     rig.drain()
     stream.commit(change("docs", "UPDATE", {**_A, "title": "c"}))
     stream.send()
-    delete, waiting = MirrorWriter._delete, [True]
+    tables = LakeTables(rig.spark)
+    mirror = tables.load(LakeName("public", "docs"))
 
-    def overtaken(writer: MirrorWriter, *args: Any) -> None:
-        delete(writer, *args)
-        if waiting and waiting.pop():
-            rig.drain()
-
-    monkeypatch.setattr(MirrorWriter, "_delete", overtaken)
-    with pytest.raises(LakeBusy, match="another consumer"):
+    def stage(branch: str) -> None:
+        name = branch.rpartition(".branch_")[2]
+        mirror.newFastAppend().toBranch(name).commit()
         rig.drain()
+        mirror.newFastAppend().toBranch(name).commit()
+
+    with pytest.raises(LakeBusy, match="another consumer"):
+        Staging(tables, mirror, "lake.public.docs").publish(stage)
 
     assert [r["title"] for r in rig.mirror("docs")] == ["c"]
-    assert len(rig.log("docs")) == 2
+
+
+def test_a_rival_that_dies_half_way_leaves_alone_what_is_staged(
+    stream: HandMadeStream, rig: LakeRig
+) -> None:
+    """On a branch that both share, the first would publish half of the second's batch."""
+    stream.commit(announce(DOCS, 1), change("docs", "INSERT", _A))
+    stream.send()
+    rig.drain()
+    sides = [LakeTables(rig.spark) for _ in range(2)]
+    first, second = ((tables, tables.load(LakeName("public", "docs"))) for tables in sides)
+
+    def write(mirror: Any, branch: str, by: str) -> None:
+        name = branch.rpartition(".branch_")[2]
+        mirror.newFastAppend().set("by", by).toBranch(name).commit()
+
+    def stage_half(branch: str) -> None:
+        write(second[1], branch, "second")
+        _die()
+
+    def stage(branch: str) -> None:
+        write(first[1], branch, "first")
+        second[1].refresh()
+        with pytest.raises(ConnectionAbortedError):
+            Staging(*second, "lake.public.docs").publish(stage_half)
+
+    Staging(*first, "lake.public.docs").publish(stage)
+
+    first[1].refresh()
+    assert first[1].currentSnapshot().summary()["by"] == "first"
+    assert rig.branches("public.docs") == {"main"}
 
 
 def test_a_consumer_left_behind_names_no_cut(

@@ -7,7 +7,7 @@ import itertools
 import json
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import psycopg
@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from examples.embedded import EmbeddedNats, EmbeddedPostgres, temporary_folder
 from lake_consumer.cli import main
 from lake_consumer.config import LakeConfig, read_config
-from lake_consumer.errors import HealRefused, LakeDiffers
+from lake_consumer.errors import HealRefused, LakeDiffers, WrongDatabase
 from lake_consumer.iceberg.healing import Healer
 from lake_consumer.verify import command
 from lake_consumer.verify.report import terminal_printer
@@ -288,6 +288,23 @@ def test_the_command_speaks_to_people_and_to_scripts(
     assert main(["verify", "nobody"], environ) == 1
     assert main(["verify", "accounts"], {**environ, "PG_PORT": "1"}) == 3
     assert "PostgreSQL at" in capsys.readouterr().err
+
+
+def test_another_database_is_called_by_its_name_and_not_compared(
+    pipeline: Pipeline, postgres: EmbeddedPostgres
+) -> None:
+    """Its rows would all differ, and its positions in the WAL mean nothing to this lake."""
+    name = postgres.create_database("verify_another")
+    with psycopg.connect(postgres.dsn(name), autocommit=True) as connection:
+        connection.execute("CREATE TABLE accounts (id int8 PRIMARY KEY)")
+    elsewhere = replace(pipeline.config.postgres, database=name)
+    other = replace(pipeline, config=replace(pipeline.config, postgres=elsewhere))
+
+    with pytest.raises(WrongDatabase, match=rf"public\.accounts came .* which is {name} at"):
+        other.verify("accounts", heal=True)
+
+    postgres.drop_database(name)
+    assert pipeline.verify("accounts")[1]
 
 
 def test_under_load_nothing_is_called_different(pipeline: Pipeline) -> None:

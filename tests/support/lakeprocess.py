@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -16,6 +17,9 @@ import psutil
 
 from examples.embedded.process import alive, spawn
 from lake_consumer.catalogs import CatalogUri
+from lake_consumer.config import read_config
+from lake_consumer.iceberg.names import LakeName
+from lake_consumer.resync import ask_resync
 from tests.support.bridge import wait_for
 
 COMMAND = Path(sys.executable).with_name("lake-consumer")
@@ -45,6 +49,7 @@ class LakeProcess:
         }
         self._process: subprocess.Popen[bytes] | None = None
         self._said_before = 0
+        self._heads: dict[str, int | None] = {}
         self._family: list[psutil.Process] = []
 
     def __enter__(self) -> LakeProcess:
@@ -99,8 +104,8 @@ class LakeProcess:
         code = self.process.poll()
         assert code is None, f"the lake consumer ended with {code}:\n{self.said()[-4000:]}"
 
-    def pointers(self) -> dict[str, str]:
-        """The metadata of every table that anything was committed to; when one moves, it was."""
+    def heads(self) -> dict[str, int]:
+        """The snapshot that readers of each table see; when one moves, something was published."""
         file = self.catalog.sqlite_file
         if file is None or not file.exists():
             return {}
@@ -114,13 +119,28 @@ class LakeProcess:
         except sqlite3.OperationalError:
             # Not made yet, or being written.
             return {}
-        # A table is born with number 0.
-        return {name: at for name, at in rows if not Path(at).name.startswith("00000-")}
+        found = {name: self._head(at) for name, at in rows}
+        return {name: head for name, head in found.items() if head is not None}
 
-    def data_files(self) -> int:
-        return sum(
-            1 for _ in Path(self.warehouse.removeprefix("file://")).rglob("data/**/*.parquet")
-        )
+    def _head(self, metadata: str) -> int | None:
+        if metadata not in self._heads:
+            # The oldest metadata are removed while they are looked for, but never the newest.
+            content = json.loads(Path(metadata.removeprefix("file:")).read_bytes())
+            head = content.get("current-snapshot-id")
+            self._heads[metadata] = None if head in (None, -1) else int(head)
+        return self._heads[metadata]
+
+    def data_files(self, of: LakeName | None = None) -> int:
+        """How many there are, in one table or in all, whether any snapshot knows them or not."""
+        folder = Path(self.warehouse.removeprefix("file://"))
+        if of is not None:
+            folder = folder / of.namespace / of.name
+        return sum(1 for _ in folder.rglob("data/**/*.parquet"))
+
+    def resync(self, table: str) -> None:
+        """Have a mirror built anew, by whoever follows the stream now or next."""
+        values = {"warehouse": self.warehouse, "catalog_uri": self.catalog.uri}
+        ask_resync(read_config(values, {}, {}), [table])
 
 
 def session_of(leader: int) -> list[psutil.Process]:
