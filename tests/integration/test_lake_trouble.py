@@ -194,7 +194,11 @@ class Rival:
         """Take the batch if it is time; all threads of the first consumer wait for that."""
         with self._lock:
             comes, self.is_due = self.is_due, False
-            self._first = threading.enumerate() if comes else self._first
+            if comes:
+                # It goes on in the thread it comes in.
+                self._first = [
+                    t for t in threading.enumerate() if t is not threading.current_thread()
+                ]
         if comes:
             try:
                 self.batches = self._rig.drain()
