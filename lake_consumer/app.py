@@ -35,6 +35,8 @@ from schemas.streams import CDC_STREAM
 
 POLL_SECONDS = 1.0
 SHORT_DRAIN = 1_000_000
+AHEAD_MESSAGES = 20_000
+"""Fewer are read in no time, and more may come until it is their turn."""
 
 
 def session_options(config: LakeConfig, *, short: bool) -> SessionOptions:
@@ -58,6 +60,7 @@ def drain(config: LakeConfig, stop: Event, on_ready: Callable[[], None] = lambda
         while not stop.is_set() and follower.catch_up(goal):
             if follower.is_waiting:
                 stop.wait(LOOK_SECONDS)
+        follower.close()
         info("drained", applied=follower.applied, stream_end=goal)
 
 
@@ -79,6 +82,7 @@ def run(config: LakeConfig, stop: Event, on_ready: Callable[[], None] = lambda: 
                 rounds.between_batches()
                 pause = POLL_SECONDS if not full else config.interval_seconds
                 stop.wait(max(0.0, pause - (time.monotonic() - began)))
+        follower.close()
         info("stopped", applied=follower.applied)
 
 
@@ -120,6 +124,7 @@ def _open(
         dead_letters=config.dead_letters,
         first_sight=config.first_sight,
         can_load=True,
+        store=config.catalog.store,
     )
     loader = Loader(stream, lake, patience_seconds=config.patience_seconds)
     follower = Follower(config.limits, stream, lake, loader)
@@ -145,6 +150,7 @@ class Follower:
         self._interrupted_end = resume.interrupted_end
         self._marked_gap: int | None = None
         self.applied = resume.first - 1
+        self._next: Batch | None = None
         self.is_waiting = False
         if loader is not None:
             loader.see_tables(self.applied)
@@ -159,16 +165,21 @@ class Follower:
         if batch is None:
             return self._cross(gap)
         began = time.monotonic()
-        applied = self._lake.apply(batch)
+        self._pace.applied(batch.messages, max(0, state.last - batch.last))
+        self._next = self._following(batch, state, newest, gap)
+        applied = self._lake.apply(batch, self._next)
         self._stream.move_durable(batch.last)
         self.applied = batch.last
         self._mark = Watermark(batch.last, batch.commit_lsn, batch.commit_ts)
         self._interrupted_end = None
-        self._pace.applied(batch.messages, max(0, state.last - batch.last))
         seconds = time.monotonic() - began
         self.meter.took(batch, changes=applied.changes, bytes=applied.bytes, seconds=seconds)
         _report(batch, applied, state, seconds)
         return True
+
+    def close(self) -> None:
+        """Leave nothing under way."""
+        self._lake.drop_ahead()
 
     def load(self) -> bool:
         """Look after tables that wait for a snapshot; False where none could be loaded."""
@@ -205,7 +216,19 @@ class Follower:
         if end is not None:
             # Broken inside: its tables begin anew behind the gap, whatever they have of it.
             return None
+        if self._next is not None and self._next.first == first and self._next.last <= newest:
+            return self._next
         return plan_batch(first, newest, self._pace.messages(state.mean_bytes), self._stream.look)
+
+    def _following(
+        self, batch: Batch, state: StreamState, newest: int, gap: Gap | None
+    ) -> Batch | None:
+        """The batch behind this one, where there is a backlog: it is read meanwhile."""
+        end = newest if gap is None else gap.first - 1
+        if end - batch.last < AHEAD_MESSAGES:
+            return None
+        count = self._pace.messages(state.mean_bytes)
+        return plan_batch(batch.last + 1, end, count, self._stream.look)
 
     def _cross(self, gap: Gap | None) -> bool:
         """Go on behind a gap, if there is one; False where the stream is just not longer."""

@@ -76,6 +76,8 @@ def session_settings(options: SessionOptions, log4j: Path) -> dict[str, str]:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.caseSensitive": "true",
         "spark.sql.shuffle.partitions": "8",
+        # Writing a batch and reading the next share the cores, and neither waits for the other.
+        "spark.scheduler.mode": "FAIR",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
         # A batch that waits for busy machines is late, not wrong.
         "spark.sql.broadcastTimeout": "3600",

@@ -19,6 +19,7 @@ from importlib.machinery import PathFinder
 PRELOADED = (
     "pandas",
     "pyarrow.compute",
+    "pyarrow.parquet",
     "pyspark.worker",
     "lake_consumer.iceberg.outcomes",
     "lake_consumer.jetstream.source",

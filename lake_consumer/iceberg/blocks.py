@@ -18,10 +18,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lake_consumer.iceberg.datafiles import FileTarget, Written, read_files
 from lake_consumer.iceberg.decode import Decoder
 from lake_consumer.iceberg.keys import KeyedRows
 from schemas.names import BadToken
 from schemas.subjects import ChangeSubject, parse_cdc_subject
+
+FILES = pa.list_(
+    pa.struct(
+        [("path", pa.string()), ("size", pa.int64()), ("rows", pa.int64()), ("day", pa.string())]
+    )
+)
+"""Lists of `Written`."""
 
 BLOCKS = pa.schema(
     [
@@ -39,9 +47,13 @@ BLOCKS = pa.schema(
         ("highest", pa.int64()),
         ("revision", pa.int64()),
         ("is_lacking", pa.bool_()),
+        ("files", FILES),
         ("block", pa.binary()),
     ]
 )
+
+FOLDED_COLUMNS = ("operation", "stream_seq", "schema_revision", "unchanged", "new", "old")
+"""What of a change its outcome depends on."""
 
 DECODE_ROWS = 5_000
 HELD_CHANGES = 50_000
@@ -63,6 +75,8 @@ class Facts:
     lowest: int | None
     highest: int | None
     revision: int
+    files: tuple[Written, ...] = ()
+    """The change log's, where the executors have written them already."""
 
     @classmethod
     def of(cls, blocks: Sequence[Any]) -> Facts:
@@ -79,6 +93,7 @@ class Facts:
             lowest=min(_known(blocks, "lowest"), default=None),
             highest=max(_known(blocks, "highest"), default=None),
             revision=max(block["revision"] for block in blocks),
+            files=tuple(f for block in blocks for f in read_files(block["files"] or ())),
         )
 
     @property
@@ -100,6 +115,22 @@ class TablePlan:
     decoder: Decoder
     key: KeyedRows | None
     buckets: int = 1
+    log: FileTarget | None = None
+    """Where the change log is written right here; blocks then hold what the mirror needs."""
+    above: int = 0
+    """The log has what is up to this sequence."""
+
+    def write_log(self, changes: pa.RecordBatch) -> list[dict[str, Any]]:
+        if self.log is None:
+            return []
+        if changes["stream_seq"][0].as_py() <= self.above:
+            changes = changes.filter(pc.greater(changes["stream_seq"], self.above))
+        return [file._asdict() for file in self.log.write(changes)]
+
+    def block(self, changes: pa.RecordBatch) -> bytes | None:
+        if self.log is None:
+            return write_ipc(changes)
+        return None if self.key is None else write_ipc(changes.select(FOLDED_COLUMNS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,17 +260,20 @@ class BlockMaker:
         plan = self._plans[pending.token]
         table = pa.Table.from_batches(pending.batches).combine_chunks()
         size, pending.batches, pending.bytes = pending.bytes, [], 0
-        for bucket, part in _split(table.to_batches()[0], plan):
+        batch = table.to_batches()[0]
+        files = plan.write_log(batch)
+        for bucket, part in _split(batch, plan):
             facts = _facts(part, plan.key)
             yield {
                 "token": pending.token,
                 "bucket": bucket,
                 "bytes": size,
                 "is_lacking": False,
-                "block": write_ipc(part),
+                "files": files,
+                "block": plan.block(part),
                 **facts,
             }
-            size = 0
+            size, files = 0, []
 
 
 _UNDECODABLE = (

@@ -10,42 +10,31 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
-from pyspark.sql.pandas.types import from_arrow_schema
 
-from lake_consumer.batches import Batch, split_range
-from lake_consumer.errors import LakeBusy, LakeError, ShapeUnknown, SnapshotGone, UndecodableMessage
+from lake_consumer.batches import Batch
+from lake_consumer.errors import LakeError, ShapeUnknown, SnapshotGone, UndecodableMessage
 from lake_consumer.gaps import Gap
-from lake_consumer.iceberg.blocks import BLOCKS, BlockMaker, Facts
+from lake_consumer.iceberg.adding import FileAdder
+from lake_consumer.iceberg.ahead import BatchReader, ReadAhead, Reading
+from lake_consumer.iceberg.blocks import Facts, TablePlan
+from lake_consumer.iceberg.cutting import CutTable, CutWriter
 from lake_consumer.iceberg.failures import clear_errors
 from lake_consumer.iceberg.loading import SnapshotLoads
 from lake_consumer.iceberg.names import CUTS, RESYNCS, LakeName, log_of, table_of_log
 from lake_consumer.iceberg.states import StateBook
 from lake_consumer.iceberg.table import Cut, TableApplier
 from lake_consumer.iceberg.tables import LakeTables
-from lake_consumer.iceberg.types import cuts_schema
 from lake_consumer.jetstream.announced import read_announcements
-from lake_consumer.jetstream.source import RangeSource
 from lake_consumer.loads import Meta
 from lake_consumer.natsoptions import NatsOptions
 from lake_consumer.shapes import Fallback, ShapeBook
+from lake_consumer.stores import ObjectStore
 from lake_consumer.tablestates import LIVE, RESYNC_PREFIX, FirstSight, TableState, loading, note_gap
 from lake_consumer.watermark import EMPTY, Watermark
 from schemas.names import TableName
-from schemas.streams import CDC_STREAM
-
-RANGE_MESSAGES = 100_000
-"""At most so many messages are read by one task, so that its memory is bounded."""
-
-_STAMP = "spark.sql.iceberg.snapshot-property."
-_LOADED = "_loaded_cuts"
-_CUTS_DDL = (
-    "table_name string, commit_lsn bigint, commit_ts timestamp, stream_seq bigint, "
-    "snapshot_id bigint, changes_snapshot_id bigint"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,16 +61,21 @@ class Lake:
         dead_letters: bool = False,
         first_sight: FirstSight = "stream",
         can_load: bool = False,
+        store: ObjectStore | None = None,
     ) -> None:
         self._spark = spark
         self._nats = nats
         self._tables = LakeTables(spark)
+        self._files = FileAdder(self._tables, store)
+        self._cuts = CutWriter(spark, self._tables, self._files)
         self._shapes = ShapeBook(fallback)
         self._appliers: dict[TableName, TableApplier] | None = None
         self.states = StateBook(self._tables, first_sight=first_sight, can_load=can_load)
         self.loads = SnapshotLoads(spark, nats, self._tables, self._shapes, self.states)
         self._side_by_side = side_by_side
         self._dead_letters = dead_letters
+        self._reader = BatchReader(spark, nats, dead_letters)
+        self._ahead = ReadAhead(self._reader)
         self._gone: set[tuple[str, int]] = set()
 
     @clear_errors
@@ -93,18 +87,24 @@ class Lake:
         return marks.pop(CUTS, EMPTY), marks
 
     @clear_errors
-    def apply(self, batch: Batch) -> Applied:
-        """Bring a batch into every table it touches; what a table already has is left out."""
+    def apply(self, batch: Batch, following: Batch | None = None) -> Applied:
+        """Bring a batch into every table it touches; what a table already has is left out.
+
+        The `following` one is read meanwhile, where that is known already.
+        """
         began = time.monotonic()
         self.states.position = batch.first - 1
-        self._stamp(Watermark(batch.last, batch.commit_lsn, batch.commit_ts))
+        self._tables.set_stamp(Watermark(batch.last, batch.commit_lsn, batch.commit_ts))
         self._follow_announced(batch)
-        blocks, found = self._read(batch)
+        reading = self._take_ahead(batch) or self._read(batch)
         read = time.monotonic()
+        if following is not None:
+            self._begin_ahead(following)
+        found = reading.facts()
         try:
-            cuts = self._apply_tables(blocks, found)
+            cuts = self._apply_tables(reading, found)
         finally:
-            blocks.unpersist()
+            reading.close()
         self._cut(batch, cuts)
         self.states.position = batch.last
         return Applied(
@@ -118,7 +118,8 @@ class Lake:
     @clear_errors
     def load(self, ready: Mapping[TableName, Meta], mark: Watermark) -> dict[TableName, str]:
         """Make mirrors of snapshots, as of `mark`; gives why where one could not be used."""
-        self._stamp(mark)
+        self.drop_ahead()
+        self._tables.set_stamp(mark)
 
         def load_one(table: TableName) -> Cut | LakeError:
             try:
@@ -145,6 +146,7 @@ class Lake:
     @clear_errors
     def note_gap(self, gap: Gap) -> None:
         """Note in every change log that it lacks changes, and let every mirror be built anew."""
+        self.drop_ahead()
         self.states.position = gap.last
         for table in self.states.read_all():
             log = self._tables.load(log_of(table))
@@ -166,6 +168,7 @@ class Lake:
         marks = [key for key in self._tables.properties(wishes) if key.startswith(RESYNC_PREFIX)]
         if not marks:
             return []
+        self.drop_ahead()
         asked = {TableName.from_token(key.removeprefix(RESYNC_PREFIX)) for key in marks}
         taken = sorted(asked & set(self.states.read_all()))
         state = TableState("loading", "resync was asked for", position, init_end())
@@ -174,11 +177,6 @@ class Lake:
         # Last: who dies before finds it asked for again.
         self._tables.set_properties(wishes, {}, without=marks)
         return taken
-
-    def _stamp(self, mark: Watermark) -> None:
-        # Session-wide, and so the same for every table of the batch, which is what is meant.
-        for name, value in mark.to_summary().items():
-            self._spark.conf.set(_STAMP + name, value)
 
     def _follow_announced(self, batch: Batch) -> None:
         """Lead change logs through the shapes that the batch announces, before it is decoded."""
@@ -190,40 +188,44 @@ class Lake:
         with ThreadPoolExecutor(self._side_by_side) as pool:
             list(pool.map(lambda pair: pair[0].follow(pair[1]), appliers))
 
-    def _read(self, batch: Batch) -> tuple[DataFrame, dict[TableName, Facts]]:
-        """Let the executors read and decode; gives their blocks, and what is in them by table."""
+    def _read(self, batch: Batch) -> Reading:
+        """Let the executors read and decode."""
         while True:
-            blocks = self._blocks(batch).persist()
-            try:
-                # Collecting the facts alone makes every block, and keeps it where it was made.
-                found = blocks.drop("block").collect()
-            except BaseException:
-                blocks.unpersist()
-                raise
-            lacking = [row for row in found if row["is_lacking"]]
-            if not lacking:
-                by_table: dict[TableName, list[Row]] = {}
-                for row in found:
-                    by_table.setdefault(TableName.from_token(row["token"]), []).append(row)
-                return blocks, {table: Facts.of(rows) for table, rows in by_table.items()}
-            blocks.unpersist()
-            self._find_lacking(lacking)
+            reading = self._reader.read(batch, self._plans(batch), self._gone)
+            if not reading.lacking:
+                return reading
+            self._discard(reading)
+            self._find_lacking(reading.lacking)
 
-    def _blocks(self, batch: Batch) -> DataFrame:
-        parts = max(
-            self._spark.sparkContext.defaultParallelism, -(-batch.messages // RANGE_MESSAGES)
-        )
-        ranges = split_range(batch.first, batch.last, parts)
-        plans = {
+    def _plans(self, batch: Batch) -> dict[str, TablePlan]:
+        return {
             table.token: plan
             for table, applier in self._all_appliers().items()
-            if (plan := applier.plan(batch.messages)) is not None
+            if (plan := applier.plan(batch)) is not None
         }
-        make = partial(BlockMaker, plans, frozenset(self._gone))
-        source = RangeSource(self._nats, CDC_STREAM.name, ranges, make, self._dead_letters)
-        return self._spark.range(0, len(ranges), 1, len(ranges)).mapInArrow(
-            source, from_arrow_schema(BLOCKS)
-        )
+
+    def _begin_ahead(self, batch: Batch) -> None:
+        # A new shape changes tables that are being written now: that batch waits for its turn.
+        if not any(read_announcements(self._nats, batch.first, batch.last)):
+            self._ahead.begin(batch, self._plans(batch), self._gone)
+
+    def _take_ahead(self, batch: Batch) -> Reading | None:
+        reading = self._ahead.take()
+        if reading is not None and (reading.batch != batch or reading.lacking):
+            self._discard(reading)
+            return None
+        return reading
+
+    def drop_ahead(self) -> None:
+        """Forget what was read ahead: what it was read by may change now."""
+        if (reading := self._ahead.take()) is not None:
+            self._discard(reading)
+
+    def _discard(self, reading: Reading) -> None:
+        reading.close()
+        for table, facts in reading.facts().items():
+            if facts.files:
+                self._applier(table).forget(facts.files)
 
     def _find_lacking(self, lacking: Iterable[Row]) -> None:
         """Learn shapes whose announcements are not in this batch; they may be nowhere any more."""
@@ -242,10 +244,10 @@ class Lake:
             else:
                 applier.follow([revision])
 
-    def _apply_tables(self, blocks: DataFrame, found: Mapping[TableName, Facts]) -> list[Cut]:
+    def _apply_tables(self, reading: Reading, found: Mapping[TableName, Facts]) -> list[Cut]:
         def apply_one(table: TableName) -> Cut:
-            own = blocks.where(F.col("token") == table.token)
-            return self._applier(table).apply(own, found[table])
+            own = reading.blocks.where(F.col("token") == table.token)
+            return self._applier(table).apply(own, found[table], reading.plans[table.token])
 
         with ThreadPoolExecutor(self._side_by_side) as pool:
             return list(pool.map(apply_one, sorted(found)))
@@ -263,55 +265,18 @@ class Lake:
         appliers = self._all_appliers()
         if table not in appliers:
             appliers[table] = TableApplier(
-                self._spark, self._tables, self._shapes, self.states, table
+                self._spark, self._tables, self._shapes, self.states, table, files=self._files
             )
         return appliers[table]
 
     def _cut(self, batch: Batch, cuts: list[Cut]) -> None:
-        self._open_cuts(batch)
         touched = {cut.table for cut in cuts}
         # From here on a table that is being rebuilt cannot be read, touched or not.
         unreadable = [table for table in self.states.untold() if table not in touched]
         # A batch of logical messages alone touches no table, and still has to move the batch.
-        rows: list[tuple[str | None, int | None, int | None]] = [
-            *((str(cut.table), cut.snapshot_id, cut.changes_snapshot_id) for cut in cuts),
-            *((str(table), None, self.loads.log_snapshot(table)) for table in unreadable),
-        ] or [(None, None, None)]
-        filled = [
-            (table, batch.commit_lsn, None, batch.last, snapshot, changes)
-            for table, snapshot, changes in rows
-        ]
-        moment = F.to_timestamp(F.lit(batch.commit_ts))
-        frame = self._spark.createDataFrame(filled, _CUTS_DDL).withColumn("commit_ts", moment)
-        if batch.messages:
-            frame.coalesce(1).writeTo(CUTS.sql).append()
-        else:
-            self._replace_cuts(frame.coalesce(1))
+        standing = [
+            *(CutTable(str(cut.table), cut.snapshot_id, cut.changes_snapshot_id) for cut in cuts),
+            *(CutTable(str(table), None, self.loads.log_snapshot(table)) for table in unreadable),
+        ] or [CutTable(None, None, None)]
+        self._cuts.write(batch, standing)
         self.states.told([*touched, *unreadable])
-
-    def _open_cuts(self, batch: Batch) -> None:
-        """Make the table of cuts where it is missing; it must not be where this batch leads."""
-        if not self._tables.exists(CUTS):
-            self._tables.create(CUTS, cuts_schema())
-            return
-        # Tables may be further by now than this batch; a cut of it would name the wrong snapshots.
-        reached = self._tables.watermark(self._tables.load(CUTS)).stream_sequence
-        if reached >= batch.first:
-            raise LakeBusy(
-                f"the lake is at stream sequence {reached} already, put there by another consumer,"
-                f" while {batch.first} to {batch.last} were applied"
-            )
-
-    def _replace_cuts(self, frame: DataFrame) -> None:
-        """Let a mirror that was loaded stand for its table at a cut that is there already."""
-        frame.createOrReplaceTempView(_LOADED)
-        try:
-            self._spark.sql(
-                f"MERGE INTO {CUTS.sql} t USING {_LOADED} s"
-                " ON t.table_name = s.table_name AND t.stream_seq = s.stream_seq"
-                " WHEN MATCHED AND s.snapshot_id IS NOT NULL THEN UPDATE SET"
-                " t.snapshot_id = s.snapshot_id, t.changes_snapshot_id = s.changes_snapshot_id"
-                " WHEN NOT MATCHED THEN INSERT *"
-            )
-        finally:
-            self._spark.catalog.dropTempView(_LOADED)

@@ -22,7 +22,9 @@ from pyspark.sql.types import StructType
 
 from lake_consumer.columns import Columns
 from lake_consumer.evolution import Renames
+from lake_consumer.iceberg.adding import FileAdder
 from lake_consumer.iceberg.blocks import Facts, OpenPart
+from lake_consumer.iceberg.datafiles import Written, read_files
 from lake_consumer.iceberg.keys import KeyedRows
 from lake_consumer.iceberg.merge import delete_sql
 from lake_consumer.iceberg.outcomes import (
@@ -32,7 +34,7 @@ from lake_consumer.iceberg.outcomes import (
     healing_schema,
     mirror_arrow_schema,
 )
-from lake_consumer.iceberg.staging import Staging
+from lake_consumer.iceberg.staging import Staging, branch_of
 from lake_consumer.iceberg.tables import LakeTables, Table
 
 BROADCAST_ROWS = 4_000_000
@@ -66,6 +68,7 @@ class MirrorWriter:
 
     spark: SparkSession
     tables: LakeTables
+    files: FileAdder
     sql: str
 
     def write(
@@ -85,12 +88,14 @@ class MirrorWriter:
         if plan is Write.NOTHING:
             return
         columns = self.tables.columns(mirror)
-        folder = Folder(rows, columns, _above(facts, mark), renames)
+        target = self.files.target(mirror)
+        folder = Folder(rows, columns, _above(facts, mark), renames, target)
         folded = self._fold(blocks, facts, folder, buckets)
         folded.persist()
         try:
+            outcome = self._outcome(folded, facts, rows, columns, is_written=target is not None)
             staging = Staging(self.tables, mirror, self.sql)
-            staging.publish(lambda to: self._stage(to, plan, folded, facts, (rows, columns)))
+            staging.publish(lambda to: self._stage(plan, mirror, to, outcome))
         finally:
             folded.unpersist()
         mirror.refresh()
@@ -101,47 +106,87 @@ class MirrorWriter:
         spread = blocks.repartition(parts, "bucket") if parts > 1 else blocks.repartition(1)
         return spread.select("first", "block").mapInArrow(folder, from_arrow_schema(FOLDED))
 
-    def _stage(
+    def _outcome(
         self,
-        branch: str,
-        plan: Write,
         folded: DataFrame,
         facts: Facts,
-        layout: tuple[KeyedRows, Columns],
-    ) -> None:
-        rows, columns = layout
-        if plan is Write.REPLACE:
-            self._delete(branch, folded, facts, rows)
-        writer = self._rows(folded, facts, rows, columns).writeTo(branch)
-        if plan is Write.OVERWRITE:
-            # After a truncate every row began with an insert, so nothing is kept of before.
-            writer.overwrite(F.lit(True))
-        else:
-            writer.append()
+        rows: KeyedRows,
+        columns: Columns,
+        *,
+        is_written: bool,
+    ) -> Outcome:
+        if not is_written:
+            return Outcome(folded, facts, rows, columns, heals=facts.unchanged)
+        # Collecting names alone makes every outcome, and keeps it where it was made.
+        names = folded.select(
+            "files", F.isnotnull("held").alias("holds"), F.isnotnull("healing").alias("heals")
+        ).collect()
+        return Outcome(
+            folded,
+            facts,
+            rows,
+            columns,
+            files=tuple(file for name in names for file in read_files(name["files"])),
+            holds=any(name["holds"] for name in names),
+            heals=any(name["heals"] for name in names),
+        )
 
-    def _delete(self, branch: str, folded: DataFrame, facts: Facts, rows: KeyedRows) -> None:
-        keys = folded.select("held").mapInArrow(OpenPart(), spark_schema(rows.schema))
+    def _stage(self, plan: Write, mirror: Table, to: str, outcome: Outcome) -> None:
+        """Write what the batch makes of the mirror to a branch."""
+        if plan is Write.REPLACE and outcome.holds:
+            self._delete(to, outcome)
+        # After a truncate every row began with an insert, so nothing is kept of before.
+        instead = plan is Write.OVERWRITE
+        if outcome.files is None:
+            made = outcome.rows_made()
+            if outcome.heals:
+                made = made.unionByName(self._healed(outcome))
+            writer = made.writeTo(to)
+            writer.overwrite(F.lit(True)) if instead else writer.append()
+            return
+        self.files.add(mirror, outcome.files, branch_of(to), instead=instead)
+        if outcome.heals:
+            self._healed(outcome).writeTo(to).append()
+
+    def _delete(self, to: str, outcome: Outcome) -> None:
+        keys, facts = outcome.keys_held(), outcome.facts
         view = f"_held_{next(_views)}"
         hinted = F.broadcast(keys) if facts.rows <= BROADCAST_ROWS else keys
         hinted.createOrReplaceTempView(view)
         try:
-            self.spark.sql(delete_sql(branch, view, rows, facts.edges))
+            self.spark.sql(delete_sql(to, view, outcome.rows, facts.edges))
         finally:
             self.spark.catalog.dropTempView(view)
 
-    def _rows(
-        self, folded: DataFrame, facts: Facts, rows: KeyedRows, columns: Columns
-    ) -> DataFrame:
-        """The rows that the batch leaves, as the mirror has them."""
-        schema = spark_schema(mirror_arrow_schema(columns))
-        ready = folded.select("rows").mapInArrow(OpenPart(), schema)
-        if not facts.unchanged:
-            return ready
-        waiting = folded.select("healing").mapInArrow(
-            OpenPart(), spark_schema(healing_schema(rows.columns))
-        )
+    def _healed(self, outcome: Outcome) -> DataFrame:
         # Main, not the branch: what waits for a column needs the row as it was.
-        return ready.unionByName(heal(waiting, self.spark.table(self.sql), rows))
+        return heal(outcome.rows_waiting(), self.spark.table(self.sql), outcome.rows)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a batch makes of a mirror: keys that go, rows that come, rows that wait for columns."""
+
+    folded: DataFrame
+    facts: Facts
+    rows: KeyedRows
+    columns: Columns
+    files: tuple[Written, ...] | None = None
+    """The rows that come, where executors have written them; else Spark has to."""
+    holds: bool = True
+    heals: bool = False
+
+    def keys_held(self) -> DataFrame:
+        return self._opened("held", self.rows.schema)
+
+    def rows_made(self) -> DataFrame:
+        return self._opened("rows", mirror_arrow_schema(self.columns))
+
+    def rows_waiting(self) -> DataFrame:
+        return self._opened("healing", healing_schema(self.rows.columns))
+
+    def _opened(self, part: str, schema: pa.Schema) -> DataFrame:
+        return self.folded.select(part).mapInArrow(OpenPart(), spark_schema(schema))
 
 
 def _above(facts: Facts, mark: int) -> int:

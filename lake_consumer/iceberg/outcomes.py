@@ -26,12 +26,20 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from lake_consumer.columns import TEXT_COLUMN, Columns, LakeColumn
 from lake_consumer.evolution import Renames
 from lake_consumer.fold import Event, Outcome, Row, fold
-from lake_consumer.iceberg.blocks import event_keys, moved_rows, read_ipc, write_ipc
+from lake_consumer.iceberg.blocks import FILES, event_keys, moved_rows, read_ipc, write_ipc
+from lake_consumer.iceberg.datafiles import FileTarget
 from lake_consumer.iceberg.decode import log_arrow_schema, row_type
 from lake_consumer.iceberg.keys import KeyedRows, field, hashable
 from lake_consumer.values import may_be_text
 
-FOLDED = pa.schema([("held", pa.binary()), ("rows", pa.binary()), ("healing", pa.binary())])
+FOLDED = pa.schema(
+    [
+        ("held", pa.binary()),
+        ("rows", pa.binary()),
+        ("files", FILES),
+        ("healing", pa.binary()),
+    ]
+)
 
 
 def healing_schema(columns: Columns) -> pa.Schema:
@@ -52,6 +60,8 @@ class Folder:
     mirror: Columns
     above: int
     renames: Renames = attribute(default_factory=dict)
+    target: FileTarget | None = None
+    """Where the rows are written right here; they come out as files then."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         found = [
@@ -94,16 +104,19 @@ class Folder:
             held.append(folded[0])
             rows.append(folded[1])
             healing = folded[2]
-        return pa.RecordBatch.from_pylist(
-            [
-                {
-                    "held": write_ipc(pa.concat_tables(held)),
-                    "rows": write_ipc(pa.concat_tables(rows)),
-                    "healing": write_ipc(healing) if healing is not None else None,
-                }
-            ],
-            schema=FOLDED,
-        )
+        keys = pa.concat_tables(held)
+        outcome = {
+            "held": write_ipc(keys) if keys.num_rows else None,
+            "healing": write_ipc(healing) if healing is not None else None,
+            **self._ready(pa.concat_tables(rows)),
+        }
+        return pa.RecordBatch.from_pylist([outcome], schema=FOLDED)
+
+    def _ready(self, rows: pa.Table) -> dict[str, Any]:
+        if self.target is None:
+            return {"rows": write_ipc(rows)}
+        batches = rows.combine_chunks().to_batches()
+        return {"files": [f._asdict() for batch in batches for f in self.target.write(batch)]}
 
     def _special(self, changes: pa.RecordBatch, parts: list[pa.Array]) -> np.ndarray[Any, Any]:
         """Which changes are of a key that needs the pure fold."""

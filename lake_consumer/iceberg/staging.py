@@ -24,6 +24,7 @@ BRANCH = "bridge_batch"
 
 MAIN = "main"
 ATTEMPTS = 5
+_BRANCH_IN_SQL = ".branch_"
 
 _OVERTAKEN = ("not an ancestor", "CommitFailedException", "ValidationException")
 
@@ -39,7 +40,7 @@ class Staging:
         self._tables = tables
         self._table = table
         self._branch = f"{BRANCH}_{tables.consumer}"
-        self._branch_sql = f"{sql}.branch_{self._branch}"
+        self._branch_sql = f"{sql}{_BRANCH_IN_SQL}{self._branch}"
 
     def publish(self, stage: Callable[[str], None]) -> None:
         """Let `stage` write to the branch, then show all of it at once."""
@@ -86,6 +87,11 @@ class Staging:
 
     def _main(self) -> int:
         return int(self._table.currentSnapshot().snapshotId())
+
+
+def branch_of(sql: str) -> str:
+    """The branch that a name in SQL means."""
+    return sql.rpartition(_BRANCH_IN_SQL)[2] if _BRANCH_IN_SQL in sql else MAIN
 
 
 def _is_overtaken(error: Exception) -> bool:

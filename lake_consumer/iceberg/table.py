@@ -13,15 +13,19 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from lake_consumer.batches import Batch
 from lake_consumer.columns import Columns
+from lake_consumer.errors import LakeBusy
 from lake_consumer.evolution import renames_in
+from lake_consumer.iceberg.adding import FileAdder
 from lake_consumer.iceberg.blocks import Facts, OpenBlocks, TablePlan
+from lake_consumer.iceberg.datafiles import Written
 from lake_consumer.iceberg.decode import Decoder, log_arrow_schema
 from lake_consumer.iceberg.following import ShapeFollower
 from lake_consumer.iceberg.keys import KeyedRows
 from lake_consumer.iceberg.mirror import MirrorWriter
 from lake_consumer.iceberg.names import log_of, mirror_of
-from lake_consumer.iceberg.staging import Staging
+from lake_consumer.iceberg.staging import Staging, branch_of
 from lake_consumer.iceberg.states import StateBook
 from lake_consumer.iceberg.tables import LakeTables, Table
 from lake_consumer.logs import warn
@@ -53,19 +57,21 @@ class TableApplier:
         shapes: ShapeBook,
         states: StateBook,
         table: TableName,
+        *,
+        files: FileAdder,
     ) -> None:
         self._tables = tables
+        self._files = files
         self._shapes = shapes
         self._states = states
         self._table = table
         self._follower = ShapeFollower(tables, shapes, states, table)
-        self._writer = MirrorWriter(spark, tables, mirror_of(table).sql)
+        self._writer = MirrorWriter(spark, tables, files, mirror_of(table).sql)
         self._log_sql = log_of(table).sql
         self._log: Table | None = None
         self._mirror: Table | None = None
         self._known: dict[int, TableShape] = {}
         self._columns: Columns = ()
-        self._buckets = 1
         self._rows: int | None = None
         self._warned = False
 
@@ -88,13 +94,28 @@ class TableApplier:
         self._log = self._follower.open_log(dict(sorted(self._known.items())))
         self._columns = self._tables.columns(self._log, "new")
 
-    def plan(self, messages: int) -> TablePlan | None:
-        """How the executors decode this table's part of so many messages; None if not at all."""
-        if not self._known:
+    def plan(self, batch: Batch) -> TablePlan | None:
+        """How the executors decode this table's part of a batch; None if not at all."""
+        log = self._log
+        if log is None:
             return None
+        messages = batch.messages
         expected = messages if self._rows is None else min(messages, 2 * self._rows)
-        self._buckets = max(1, min(MAX_BUCKETS, expected // BUCKET_ROWS))
-        return TablePlan(Decoder(self._columns, dict(self._known)), self._keyed(), self._buckets)
+        return TablePlan(
+            Decoder(self._columns, dict(self._known)),
+            self._keyed(),
+            buckets=max(1, min(MAX_BUCKETS, expected // BUCKET_ROWS)),
+            log=self._files.target(log),
+            above=self._held(log, batch.first),
+        )
+
+    def _held(self, log: Table, first: int) -> int:
+        """What the log has of a batch that begins with `first`, which is nothing almost always."""
+        return max(self._tables.watermark(log).stream_sequence, first - 1)
+
+    def forget(self, files: Iterable[Written]) -> None:
+        """Remove files of the log that were written in vain."""
+        self._files.forget(self._log, files)
 
     @property
     def _newest(self) -> TableShape:
@@ -105,13 +126,13 @@ class TableApplier:
         key = tuple(by_position[column.position] for column in self._newest.key)
         return KeyedRows(self._columns, key) if key else None
 
-    def apply(self, blocks: DataFrame, facts: Facts) -> Cut:
+    def apply(self, blocks: DataFrame, facts: Facts, plan: TablePlan) -> Cut:
         """Bring the table's blocks of one batch into its log and its mirror."""
         self._rows = facts.rows
         # Neither needs the other, and one alone leaves cores idle while it plans and commits.
         with ThreadPoolExecutor(1) as beside:
-            appending = beside.submit(self._append, blocks, facts)
-            mirror = self._write_mirror(blocks, facts)
+            appending = beside.submit(self._append, blocks, facts, plan)
+            mirror = self._write_mirror(blocks, facts, plan)
             log = appending.result()
         return Cut(
             table=self._table,
@@ -120,26 +141,33 @@ class TableApplier:
             changes_snapshot_id=_snapshot(log),
         )
 
-    def _write_mirror(self, blocks: DataFrame, facts: Facts) -> Table | None:
-        mirror, keyed = self._open_mirror(facts.revision), self._keyed()
+    def _write_mirror(self, blocks: DataFrame, facts: Facts, plan: TablePlan) -> Table | None:
+        mirror, keyed = self._open_mirror(facts.revision), plan.key
         if mirror is not None and keyed is not None:
             renames = renames_in(self._known, self._columns) if facts.unchanged else {}
-            self._writer.write(mirror, blocks, facts, keyed, buckets=self._buckets, renames=renames)
+            self._writer.write(mirror, blocks, facts, keyed, buckets=plan.buckets, renames=renames)
         return mirror
 
-    def _append(self, blocks: DataFrame, facts: Facts) -> Table:
+    def _append(self, blocks: DataFrame, facts: Facts, plan: TablePlan) -> Table:
         log = self._log
         if log is None:
             raise LookupError(f"{self._table} was given changes before its shape")
         # Maintenance moves a table on; another consumer may even have applied this very batch.
         log.refresh()
         mark = self._tables.watermark(log).stream_sequence
-        if facts.last > mark:
+        if facts.last <= mark:
+            self.forget(facts.files)
+            return log
+        staging = Staging(self._tables, log, self._log_sql)
+        if facts.files and mark > plan.above:
+            raise LakeBusy(f"{log.name()} was changed by another consumer of the stream")
+        if facts.files:
+            staging.publish(lambda branch: self._files.add(log, facts.files, branch_of(branch)))
+        else:
             schema = from_arrow_schema(log_arrow_schema(self._columns), prefer_timestamp_ntz=True)
             opened = blocks.select("block").mapInArrow(OpenBlocks(mark), schema)
-            staging = Staging(self._tables, log, self._log_sql)
             staging.publish(lambda branch: opened.writeTo(branch).append())
-            log.refresh()
+        log.refresh()
         return log
 
     def _open_mirror(self, revision: int) -> Table | None:

@@ -33,6 +33,8 @@ PROPERTIES: Mapping[str, str] = {
     "write.metadata.previous-versions-max": "100",
 }
 
+_STAMP = "spark.sql.iceberg.snapshot-property."
+
 Table = Any
 """A Java `org.apache.iceberg.Table`."""
 
@@ -50,10 +52,21 @@ class LakeTables:
         gateway: Any = spark.sparkContext._gateway
         self._gateway = gateway
         self._jvm = gateway.jvm
-        self._iceberg = self._jvm.org.apache.iceberg
+        self.iceberg = self._iceberg = self._jvm.org.apache.iceberg
+        self.stamp: Mapping[str, str] = {}
+        # Found once: every look-up of a class by its name asks Java's class loaders several times.
+        self._namespace = self._iceberg.catalog.Namespace.of
+        self._table_identifier = self._iceberg.catalog.TableIdentifier.of
         self._catalog = self._iceberg.spark.Spark3Util.loadIcebergCatalog(
             spark._jsparkSession, CATALOG
         )
+
+    def set_stamp(self, mark: Watermark) -> None:
+        """Let every commit from now on say how far in the stream it is, Spark's own as well."""
+        # Session-wide, and so the same for every table of the batch, which is what is meant.
+        self.stamp = mark.to_summary()
+        for name, value in self.stamp.items():
+            self._spark.conf.set(_STAMP + name, value)
 
     def exists(self, name: LakeName) -> bool:
         return bool(self._catalog.tableExists(self._identifier(name)))
@@ -180,5 +193,4 @@ class LakeTables:
     def _identifier(self, name: LakeName) -> Any:
         levels = self._gateway.new_array(self._jvm.java.lang.String, 1)
         levels[0] = name.namespace
-        namespace = self._iceberg.catalog.Namespace.of(levels)
-        return self._iceberg.catalog.TableIdentifier.of(namespace, name.name)
+        return self._table_identifier(self._namespace(levels), name.name)

@@ -10,6 +10,7 @@ import os
 import ssl
 import tempfile
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import nkeys
@@ -23,6 +24,7 @@ _CLIENT_CERTIFICATE = "Set NATS_TLS_CERT and NATS_TLS_KEY to a certificate the s
 _NO_TLS = "Set up tls in nats-server.conf without allow_non_tls, or use nats:// and no NATS_TLS_*."
 
 
+@lru_cache(maxsize=4)  # Reading the machine's CAs takes 40 ms, and executors connect for each task.
 def tls_context(options: NatsOptions) -> ssl.SSLContext:
     """Trust the given CA, or the machine's; show the client certificate where there is one."""
     try:

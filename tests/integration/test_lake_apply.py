@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from lake_consumer import app
 from lake_consumer.batches import Batch
 from lake_consumer.errors import MessagesMissing
+from lake_consumer.iceberg.ahead import ReadAhead, Reading
 from lake_consumer.iceberg.lake import Lake
 from lake_consumer.iceberg.table import Cut
 from tests.support.lake import (
@@ -22,6 +24,13 @@ from tests.support.lake import (
     logical_message,
     make_shape,
 )
+
+
+@pytest.fixture(autouse=True)
+def ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every batch be read ahead of its turn, as those of a long backlog are."""
+    monkeypatch.setattr(app, "AHEAD_MESSAGES", 1)
+
 
 # Spark leaves the sockets it fetches results through to the garbage collector.
 pytestmark = pytest.mark.filterwarnings(
@@ -84,9 +93,17 @@ class History:
 
 
 def test_any_history_in_any_batching_leaves_postgresqls_own_table(
-    stream: HandMadeStream, rig: LakeRig
+    stream: HandMadeStream, rig: LakeRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fold, TOAST, changes of key and truncates, across batches and inside them."""
+    """Fold, TOAST, changes of key and truncates, in batches that are read ahead of their turn."""
+    taken: list[Reading | None] = []
+    take = ReadAhead.take
+
+    def counted(reads: ReadAhead) -> Reading | None:
+        taken.append(take(reads))
+        return taken[-1]
+
+    monkeypatch.setattr(ReadAhead, "take", counted)
     history = History(seed=7)
     stream.commit(announce(DOCS, 1), history.step())
     while history.changes < 400:
@@ -97,6 +114,7 @@ def test_any_history_in_any_batching_leaves_postgresqls_own_table(
 
     expected = sorted(history.rows.values(), key=lambda row: row["id"])
     assert batches >= 3
+    assert sum(reading is not None for reading in taken) == batches - 1
     assert _without_text(rig.mirror("docs")) == expected
     assert _without_text(rig.pyiceberg("public.docs")) == expected
     assert [row["stream_seq"] for row in rig.log("docs")] == list(range(2, history.changes + 2))

@@ -36,6 +36,8 @@ class Program:
             # The stream is written by hand: no bridge would take a snapshot.
             "LAKE_FIRST_SIGHT": "stream",
             "SPARK_DRIVER_MEMORY": "1g",
+            # The program of this tree, wherever another one is installed.
+            "PYTHONPATH": str(Path(__file__).parents[2]),
         }
 
     def start(self, command: str) -> subprocess.Popen[str]:
@@ -49,9 +51,9 @@ class Program:
         return process.returncode, shown
 
     def committed(self) -> set[str]:
-        """Tables that have a snapshot."""
+        """Tables that were written; the empty snapshot they begin with says no place."""
         statuses = read_statuses(self.catalog, self.warehouse)
-        return {status.name for status in statuses if status.snapshots}
+        return {status.name for status in statuses if status.watermark.stream_sequence}
 
 
 def _path_without_java(folder: Path) -> Path:

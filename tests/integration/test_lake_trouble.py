@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from lake_consumer.errors import LakeBusy, ShapeUnknown, UndecodableMessage
-from lake_consumer.iceberg import table
-from lake_consumer.iceberg.blocks import OpenBlocks
+from lake_consumer.iceberg.adding import FileAdder
 from lake_consumer.iceberg.lake import Lake
 from lake_consumer.iceberg.mirror import MirrorWriter
 from lake_consumer.iceberg.names import LakeName
@@ -195,7 +194,11 @@ class Rival:
         """Take the batch if it is time; all threads of the first consumer wait for that."""
         with self._lock:
             comes, self.is_due = self.is_due, False
-            self._first = threading.enumerate() if comes else self._first
+            if comes:
+                # It goes on in the thread it comes in.
+                self._first = [
+                    t for t in threading.enumerate() if t is not threading.current_thread()
+                ]
         if comes:
             try:
                 self.batches = self._rig.drain()
@@ -209,18 +212,18 @@ class Rival:
 def rival(rig: LakeRig, monkeypatch: pytest.MonkeyPatch) -> Rival:
     """Comes when the first one knows what the tables have, and has yet to write."""
     rival = Rival(rig)
-    rows = MirrorWriter._rows
+    add, outcome = FileAdder.add, MirrorWriter._outcome
 
-    def open_late(mark: int) -> OpenBlocks:
+    def add_late(adder: FileAdder, *args: Any, **options: Any) -> None:
         rival.come()
-        return OpenBlocks(mark)
+        add(adder, *args, **options)
 
-    def rows_late(writer: MirrorWriter, *args: Any) -> Any:
+    def outcome_late(writer: MirrorWriter, *args: Any, **options: Any) -> Any:
         rival.come()
-        return rows(writer, *args)
+        return outcome(writer, *args, **options)
 
-    monkeypatch.setattr(table, "OpenBlocks", open_late)
-    monkeypatch.setattr(MirrorWriter, "_rows", rows_late)
+    monkeypatch.setattr(FileAdder, "add", add_late)
+    monkeypatch.setattr(MirrorWriter, "_outcome", outcome_late)
     return rival
 
 

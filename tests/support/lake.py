@@ -30,6 +30,7 @@ from lake_consumer.jetstream.stream import CdcStream
 from lake_consumer.loader import Loader
 from lake_consumer.natsoptions import NatsOptions
 from lake_consumer.resync import ask_resync
+from lake_consumer.watermark import Watermark
 from schemas.codecs import CODECS, CONTENT_ENCODING, CONTENT_TYPE, OVERSIZE
 from schemas.events import Change, Event, LogicalMessage, Place, ShapeChange, iso_timestamp
 from schemas.names import TableName
@@ -388,5 +389,10 @@ class LakeRig:
         return set(table.metadata.refs)
 
     def versions(self, name: str) -> int:
+        """How often a table was written; the empty snapshot that it begins with does not count."""
         table = open_catalog(self.catalog, self.warehouse).load_table(name)
-        return len(table.metadata.snapshots)
+        return sum(
+            Watermark.from_summary(dict(found.summary.additional_properties)) is not None
+            for found in table.metadata.snapshots
+            if found.summary is not None
+        )
