@@ -16,7 +16,8 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from lake_consumer.batches import Batch, split_range
-from lake_consumer.iceberg.blocks import BLOCKS, BlockMaker, Facts, TablePlan
+from lake_consumer.iceberg.blocks import BLOCKS, BlockMaker, TablePlan
+from lake_consumer.iceberg.facts import Facts
 from lake_consumer.jetstream.source import RangeSource
 from lake_consumer.logs import info
 from lake_consumer.natsoptions import NatsOptions

@@ -10,7 +10,7 @@ moving blocks about, and not rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,9 +18,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lake_consumer.iceberg.datafiles import FileTarget, Written, read_files
+from lake_consumer.iceberg.datafiles import FileTarget
 from lake_consumer.iceberg.decode import Decoder
+from lake_consumer.iceberg.facts import event_keys, sum_up
 from lake_consumer.iceberg.keys import KeyedRows
+from lake_consumer.iceberg.opening import write_ipc
 from schemas.names import BadToken
 from schemas.subjects import ChangeSubject, parse_cdc_subject
 
@@ -58,54 +60,6 @@ FOLDED_COLUMNS = ("operation", "stream_seq", "schema_revision", "unchanged", "ne
 DECODE_ROWS = 5_000
 HELD_CHANGES = 50_000
 EMIT_BYTES = 64 << 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """What the blocks of one table hold, as far as it decides how they are written."""
-
-    first: int
-    last: int
-    rows: int
-    bytes: int
-    inserts: int
-    truncated: int | None
-    unchanged: bool
-    moved: bool
-    lowest: int | None
-    highest: int | None
-    revision: int
-    files: tuple[Written, ...] = ()
-    """The change log's, where the executors have written them already."""
-
-    @classmethod
-    def of(cls, blocks: Sequence[Any]) -> Facts:
-        """Sum up the facts of several blocks, given as rows of `BLOCKS`."""
-        return cls(
-            first=min(block["first"] for block in blocks),
-            last=max(block["last"] for block in blocks),
-            rows=sum(block["rows"] for block in blocks),
-            bytes=sum(block["bytes"] for block in blocks),
-            inserts=sum(block["inserts"] for block in blocks),
-            truncated=max(_known(blocks, "truncated"), default=None),
-            unchanged=any(block["unchanged"] for block in blocks),
-            moved=any(block["moved"] for block in blocks),
-            lowest=min(_known(blocks, "lowest"), default=None),
-            highest=max(_known(blocks, "highest"), default=None),
-            revision=max(block["revision"] for block in blocks),
-            files=tuple(f for block in blocks for f in read_files(block["files"] or ())),
-        )
-
-    @property
-    def edges(self) -> tuple[int, int] | None:
-        """The range of the first key column, where it is an integer."""
-        if self.lowest is None or self.highest is None:
-            return None
-        return self.lowest, self.highest
-
-
-def _known(blocks: Iterable[Any], name: str) -> list[int]:
-    return [block[name] for block in blocks if block[name] is not None]
 
 
 @dataclass(frozen=True)
@@ -263,7 +217,7 @@ class BlockMaker:
         batch = table.to_batches()[0]
         files = plan.write_log(batch)
         for bucket, part in _split(batch, plan):
-            facts = _facts(part, plan.key)
+            facts = sum_up(part, plan.key)
             yield {
                 "token": pending.token,
                 "bucket": bucket,
@@ -300,95 +254,3 @@ def _split(batch: pa.RecordBatch, plan: TablePlan) -> Iterator[tuple[int, pa.Rec
         start, stop = int(edges[bucket]), int(edges[bucket + 1])
         if stop > start:
             yield bucket, sorted_batch.slice(start, stop - start)
-
-
-def event_keys(batch: pa.RecordBatch | pa.Table, key: KeyedRows) -> list[pa.Array]:
-    """The key each change is about: of a delete the old row's, else the new row's."""
-    is_delete = pc.equal(batch["operation"], "DELETE")
-    pairs = zip(key.arrays(batch["old"]), key.arrays(batch["new"]), strict=True)
-    return [_choose(is_delete, old, new) for old, new in pairs]
-
-
-def _choose(mask: Any, yes: Any, no: Any) -> pa.Array:
-    found = pc.if_else(mask, yes, no)
-    return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
-
-
-def moved_rows(batch: pa.RecordBatch | pa.Table, key: KeyedRows) -> np.ndarray[Any, Any]:
-    """Which updates changed the key; under REPLICA IDENTITY FULL every update has an old row."""
-    has_old = pc.and_(pc.equal(batch["operation"], "UPDATE"), pc.is_valid(batch["old"]))
-    found = np.asarray(has_old.to_numpy(zero_copy_only=False), dtype=bool).copy()
-    at = np.flatnonzero(found)
-    if len(at):
-        some = batch.take(pa.array(at))
-        before, after = (key.tuples(key.arrays(_flat(some[name]))) for name in ("old", "new"))
-        found[at] = [b != a for b, a in zip(before, after, strict=True)]
-    return found
-
-
-def _flat(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-
-
-def _facts(batch: pa.RecordBatch, key: KeyedRows | None) -> dict[str, Any]:
-    sequences = batch["stream_seq"]
-    operations = {
-        row["values"]: row["counts"] for row in pc.value_counts(batch["operation"]).to_pylist()
-    }
-    truncates = pc.filter(sequences, pc.equal(batch["operation"], "TRUNCATE"))
-    lowest = highest = None
-    if key is not None and key.has_edges:
-        name = key.key[0].name
-        ranges = [pc.min_max(pc.struct_field(batch[row], name)).as_py() for row in ("new", "old")]
-        lowest = min((r["min"] for r in ranges if r["min"] is not None), default=None)
-        highest = max((r["max"] for r in ranges if r["max"] is not None), default=None)
-    return {
-        "first": sequences[0].as_py(),
-        "last": sequences[-1].as_py(),
-        "rows": batch.num_rows,
-        "inserts": operations.get("INSERT", 0),
-        "truncated": pc.max(truncates).as_py(),
-        "unchanged": bool(pc.any(pc.greater(pc.list_value_length(batch["unchanged"]), 0)).as_py()),
-        "moved": key is not None and bool(moved_rows(batch, key).any()),
-        "lowest": lowest,
-        "highest": highest,
-        "revision": pc.max(batch["schema_revision"]).as_py(),
-    }
-
-
-def write_ipc(batch: pa.RecordBatch | pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write(batch)
-    written: bytes = sink.getvalue().to_pybytes()
-    return written
-
-
-def read_ipc(data: Any) -> pa.Table:
-    return pa.ipc.open_stream(data).read_all()
-
-
-@dataclass(frozen=True, slots=True)
-class OpenBlocks:
-    """Opens blocks again, for `mapInArrow`; changes up to `mark` are left out."""
-
-    mark: int = 0
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for block in batch.column(0):
-                table = read_ipc(block.as_buffer())
-                if self.mark:
-                    table = table.filter(pc.greater(table["stream_seq"], self.mark))
-                yield from table.to_batches()
-
-
-@dataclass(frozen=True, slots=True)
-class OpenPart:
-    """Opens Arrow bytes that need nothing left out; a null holds nothing."""
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for part in batch.column(0):
-                if part.is_valid:
-                    yield from read_ipc(part.as_buffer()).to_batches()

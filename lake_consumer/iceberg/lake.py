@@ -19,8 +19,9 @@ from lake_consumer.errors import LakeError, ShapeUnknown, SnapshotGone, Undecoda
 from lake_consumer.gaps import Gap
 from lake_consumer.iceberg.adding import FileAdder
 from lake_consumer.iceberg.ahead import BatchReader, ReadAhead, Reading
-from lake_consumer.iceberg.blocks import Facts, TablePlan
+from lake_consumer.iceberg.blocks import TablePlan
 from lake_consumer.iceberg.cutting import CutTable, CutWriter
+from lake_consumer.iceberg.facts import Facts
 from lake_consumer.iceberg.failures import clear_errors
 from lake_consumer.iceberg.loading import SnapshotLoads
 from lake_consumer.iceberg.names import CUTS, RESYNCS, LakeName, log_of, table_of_log

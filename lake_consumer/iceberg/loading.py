@@ -25,13 +25,13 @@ from lake_consumer.batches import split_range
 from lake_consumer.columns import TEXT_COLUMN, Columns
 from lake_consumer.errors import LakeBusy, SnapshotGone
 from lake_consumer.evolution import renames_in
-from lake_consumer.iceberg.blocks import OpenPart
 from lake_consumer.iceberg.decode import Decoder, SentRow, row_type
 from lake_consumer.iceberg.failures import clear_errors
 from lake_consumer.iceberg.following import ShapeFollower
 from lake_consumer.iceberg.keys import KeyedRows, field
 from lake_consumer.iceberg.mirror import FOLD_PARTITIONS, spark_schema
 from lake_consumer.iceberg.names import log_of, mirror_of
+from lake_consumer.iceberg.opening import OpenPart
 from lake_consumer.iceberg.outcomes import (
     FOLDED,
     Folder,

@@ -23,10 +23,11 @@ from pyspark.sql.types import StructType
 from lake_consumer.columns import Columns
 from lake_consumer.evolution import Renames
 from lake_consumer.iceberg.adding import FileAdder
-from lake_consumer.iceberg.blocks import Facts, OpenPart
 from lake_consumer.iceberg.datafiles import Written, read_files
+from lake_consumer.iceberg.facts import Facts
 from lake_consumer.iceberg.keys import KeyedRows
 from lake_consumer.iceberg.merge import delete_sql
+from lake_consumer.iceberg.opening import OpenPart
 from lake_consumer.iceberg.outcomes import (
     FOLDED,
     Folder,

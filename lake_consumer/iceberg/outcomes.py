@@ -26,10 +26,12 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from lake_consumer.columns import TEXT_COLUMN, Columns, LakeColumn
 from lake_consumer.evolution import Renames
 from lake_consumer.fold import Event, Outcome, Row, fold
-from lake_consumer.iceberg.blocks import FILES, event_keys, moved_rows, read_ipc, write_ipc
+from lake_consumer.iceberg.blocks import FILES
 from lake_consumer.iceberg.datafiles import FileTarget
 from lake_consumer.iceberg.decode import log_arrow_schema, row_type
+from lake_consumer.iceberg.facts import event_keys, moved_rows
 from lake_consumer.iceberg.keys import KeyedRows, field, hashable
+from lake_consumer.iceberg.opening import read_ipc, write_ipc
 from lake_consumer.values import may_be_text
 
 FOLDED = pa.schema(

@@ -18,13 +18,15 @@ from lake_consumer.columns import Columns
 from lake_consumer.errors import LakeBusy
 from lake_consumer.evolution import renames_in
 from lake_consumer.iceberg.adding import FileAdder
-from lake_consumer.iceberg.blocks import Facts, OpenBlocks, TablePlan
+from lake_consumer.iceberg.blocks import TablePlan
 from lake_consumer.iceberg.datafiles import Written
 from lake_consumer.iceberg.decode import Decoder, log_arrow_schema
+from lake_consumer.iceberg.facts import Facts
 from lake_consumer.iceberg.following import ShapeFollower
 from lake_consumer.iceberg.keys import KeyedRows
 from lake_consumer.iceberg.mirror import MirrorWriter
 from lake_consumer.iceberg.names import log_of, mirror_of
+from lake_consumer.iceberg.opening import OpenBlocks
 from lake_consumer.iceberg.staging import Staging, branch_of
 from lake_consumer.iceberg.states import StateBook
 from lake_consumer.iceberg.tables import LakeTables, Table

@@ -11,9 +11,11 @@ import pytest
 
 from lake_consumer.columns import columns_of
 from lake_consumer.fold import Event, fold
-from lake_consumer.iceberg.blocks import BLOCKS, BlockMaker, Facts, OpenBlocks, TablePlan, read_ipc
+from lake_consumer.iceberg.blocks import BLOCKS, BlockMaker, TablePlan
 from lake_consumer.iceberg.decode import Decoder
+from lake_consumer.iceberg.facts import Facts
 from lake_consumer.iceberg.keys import KeyedRows
+from lake_consumer.iceberg.opening import OpenBlocks, read_ipc
 from lake_consumer.iceberg.outcomes import Folder
 from tests.support.lake import make_shape
 
