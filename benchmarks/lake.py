@@ -191,7 +191,9 @@ COLUMNS = {
     "freshness_p95_s": "visible p95 s",
     "ours_batch_s": "batch our way s",
     "merge_batch_s": "batch by MERGE s",
+    "open_rows_s": "rows for MERGE s",
     "merge_vs_ours": "MERGE / ours",
+    "opened_merge_vs_ours": "rows and MERGE / ours",
 }
 
 FAMILY = Family(
