@@ -17,6 +17,7 @@ from pathlib import Path
 
 from benchmarks.lakerun import BatchLine, LakeFolder, LakeProcess, following
 from benchmarks.lakestream import StreamMaker, Truth
+from benchmarks.lakeways import measure_ways
 from benchmarks.measure import CpuMeter
 from benchmarks.scenario import Family, Figures, Scenario, Setting, Target, Wrong
 from examples.embedded import EmbeddedNats, temporary_folder
@@ -188,6 +189,11 @@ COLUMNS = {
     "size_ratio": "ratio of sizes",
     "freshness_p50_s": "visible p50 s",
     "freshness_p95_s": "visible p95 s",
+    "ours_batch_s": "batch our way s",
+    "merge_batch_s": "batch by MERGE s",
+    "open_rows_s": "rows for MERGE s",
+    "merge_vs_ours": "MERGE / ours",
+    "opened_merge_vs_ours": "rows and MERGE / ours",
 }
 
 FAMILY = Family(
@@ -222,6 +228,11 @@ FAMILY = Family(
             about="1,000 changes/s into `run`: from stored to visible in the mirror",
             measure=measure_freshness,
             targets=(Target("freshness_p95_s", "at most", 10),),
+        ),
+        Scenario(
+            name="lake-ways",
+            about="100,000 outcomes, 60/30/10, onto 1,000,000 rows: our way and one SQL `MERGE`",
+            measure=measure_ways,
         ),
     ),
 )
