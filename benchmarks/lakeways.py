@@ -30,11 +30,13 @@ from examples.embedded import temporary_folder
 from lake_consumer.columns import TEXT_COLUMN, Columns, columns_of
 from lake_consumer.iceberg.adding import FileAdder
 from lake_consumer.iceberg.ahead import RANGE_MESSAGES
-from lake_consumer.iceberg.blocks import BlockMaker, Facts, OpenBlocks, TablePlan
+from lake_consumer.iceberg.blocks import BlockMaker, TablePlan
 from lake_consumer.iceberg.decode import Decoder, log_arrow_schema
+from lake_consumer.iceberg.facts import Facts
 from lake_consumer.iceberg.keys import KeyedRows
 from lake_consumer.iceberg.mirror import MirrorWriter
 from lake_consumer.iceberg.names import LakeName, mirror_of, quote
+from lake_consumer.iceberg.opening import OpenBlocks
 from lake_consumer.iceberg.table import BUCKET_ROWS, MAX_BUCKETS
 from lake_consumer.iceberg.tables import LakeTables
 from lake_consumer.session import SessionOptions, open_session
