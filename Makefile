@@ -24,7 +24,7 @@ demo: setup ## Run the whole pipeline on embedded servers and prove lake and dat
 	@$(BIN)/python -m examples.demo
 
 test: lint ## Run every test; needs nothing installed
-	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 chaos: setup ## Kill everything many times, with a transaction of 2,000,000 rows; about 20 minutes
 	@CHAOS_ROUNDS=20 CHAOS_ROWS=2000000 $(BIN)/python -m pytest tests/crash -v

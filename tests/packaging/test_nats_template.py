@@ -13,6 +13,7 @@ import nats as nats_py
 import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from nats.errors import NoRespondersError
 from nats.js.errors import NotFoundError
 
 from examples.embedded import EmbeddedNats, free_port
@@ -152,6 +153,16 @@ async def test_readers_read_everything_the_bridge_writes(bridge: Client, reader:
     await pull.unsubscribe()
 
 
+async def ask(client: Client, subject: str) -> Msg:
+    """Ask until somebody listens: another connection's subscription is known a moment later."""
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                return await client.request(subject, b"", timeout=10)
+            except NoRespondersError:
+                await asyncio.sleep(0.1)
+
+
 async def test_a_snapshot_request_is_answered(bridge: Client, reader: Client) -> None:
     """Asking is the one thing a reader sends; the answer goes to an inbox of the reader's."""
 
@@ -161,7 +172,7 @@ async def test_a_snapshot_request_is_answered(bridge: Client, reader: Client) ->
     served = await bridge.subscribe("snapshot.request.>", cb=accept)
     await bridge.flush()
 
-    answer = await reader.request("snapshot.request.users", b"", timeout=10)
+    answer = await ask(reader, "snapshot.request.users")
 
     assert answer.data == b"accepted"
     await served.unsubscribe()
