@@ -37,12 +37,12 @@ class SparkCluster:
 
     def worker_logs(self) -> str:
         """Everything that executors said."""
-        found = self.folder.glob("worker-*/work/*/*/std*")
+        found = self.folder.glob("worker-*/jobs/*/*/std*")
         return "\n".join(file.read_text(errors="replace") for file in found)
 
     def executors(self) -> set[str]:
         """Workers that ran an executor."""
-        return {file.parts[-5] for file in self.folder.glob("worker-*/work/*/*/stderr")}
+        return {file.parts[-5] for file in self.folder.glob("worker-*/jobs/*/*/stderr")}
 
 
 @contextmanager
@@ -60,7 +60,7 @@ def spark_cluster(folder: Path) -> Iterator[SparkCluster]:
         _await(folder / "master", r"I have been elected leader|Starting Spark master")
         for at in range(WORKERS):
             home = folder / f"worker-{at}"
-            limits = ("--cores", "1", "--memory", "700m", "--work-dir", str(home / "work"))
+            limits = ("--cores", "1", "--memory", "700m", "--work-dir", str(home / "jobs"))
             running.append(_start(home, java_home, *worker, *limits))
         for at in range(WORKERS):
             _await(folder / f"worker-{at}", "Successfully registered with master")
