@@ -1,5 +1,7 @@
 # One image for both commands, `bridge` and `lake-consumer`: docker build -t walbridge .
 FROM python:3.13-slim AS build
+# Compiles the bridge's loops; the image itself has no compiler.
+RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY schemas schemas

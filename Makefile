@@ -12,7 +12,7 @@ help: ## List the targets
 
 setup: $(READY) ## Make .venv with the commands bridge and lake-consumer in it
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints.txt bridge/compiled.pyx
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "Python 3.11 or newer is needed; name one with: make PYTHON=python3.12 setup"; exit 1; }
 	@echo "Making $(VENV); the first time this downloads about 600 MB of packages (Spark, Java, PostgreSQL, NATS)"

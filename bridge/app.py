@@ -259,7 +259,7 @@ class Bridge:
         self.status.tables = ()
         for shape in shapes:
             adopt_table(shape, self.status)
-        return [shape.name for shape in shapes], Catalog.of(published, oldest_running)
+        return [shape.name for shape in shapes], Catalog.of(published, shapes, oldest_running)
 
     async def _stored(
         self, source: catalog.Connection, registry: Registry, tables: list[TableName]

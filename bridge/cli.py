@@ -17,6 +17,7 @@ from bridge import VERSION, app, commands, doctor, logs, loops
 from bridge.config import BridgeConfig, http_config, nats_config, postgres_config, read_config
 from bridge.errors import BridgeError
 from bridge.http.client import fetch_status, render
+from bridge.native import native
 from bridge.options import OPTIONS, Option, read_values
 from bridge.snapshot import command as snapshots
 
@@ -48,6 +49,8 @@ class Command:
 def _run(flags: Flags, environ: Mapping[str, str]) -> int:
     config = read_config(flags, environ, flags["config"])
     logs.set_up(config.log_level)
+    native.say()
+    loops.calm_garbage_collector()
     with asyncio.Runner(loop_factory=loops.loop_factory()) as runner:
         runner.run(app.run(config))
     return 0

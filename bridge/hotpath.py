@@ -2,8 +2,8 @@
 
 Inserts, and updates and deletes with nothing but a new row or a key, are most of any load. For them
 one loop does what the decoder, the assembler, the relations and the codec do one after the other:
-it knows a transaction's begin and end by their bytes, finds a table's row code (`rowcode`) by the
-five bytes that name operation and table, and hands the outbox a list of messages.
+it knows a transaction's begin and end by their bytes, leaves the changes between them to the
+tables' row code (`runs`, `rowcode`), and hands the outbox a list of messages.
 
 It stops at the first frame that is not plain and leaves that one untouched to the long way, which
 is the definition of what is right; then it goes on behind it. Everything the long way must know
@@ -15,20 +15,21 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Sequence
-from itertools import islice
 
 from bridge.outbox import Outbox
 from bridge.packing import pack
 from bridge.progress import Progress
 from bridge.protocol.messages import Begin
-from bridge.rowcode import OPERATIONS, Encode, row_code
+from bridge.rowcode import row_code
+from bridge.rowparts import OPERATIONS, Encode
+from bridge.runs import encode_run
 from bridge.status import Status
 from bridge.transactions import Assembler
 from schemas.events import iso_timestamp
 from schemas.shapes import TableShape
 
 _KIND_AT = 25
+_EDGES = (b"B", b"C")
 _BEGIN, _COMMIT = b"BC"
 _BEGIN_SIZE = _KIND_AT + 1 + 20
 _COMMIT_SIZE = _KIND_AT + 1 + 25
@@ -75,71 +76,64 @@ class HotPath:
         self._status = status
         self._stored = stored_lsn.to_bytes(8)
         self._row_code: dict[bytes, Encode] = {}
+        self._keys: dict[int, dict[bytes, bytes]] = {}
         self._clock = _Clock()
         self._transaction: bytes | None = None
 
-    def learn(self, shape: TableShape, schema_revision: int) -> None:
-        self._row_code |= row_code(shape, schema_revision)
+    def learn(self, letter: bytes, shape: TableShape, schema_revision: int) -> None:
+        """Make ready for a table's changes of one operation, unless that is done already."""
+        keys = self._keys.setdefault(shape.relation_id, {})
+        if letter in OPERATIONS and letter not in keys:
+            keys[letter], encode = row_code(shape, schema_revision, letter)
+            self._row_code[keys[letter]] = encode
 
     def forget(self, relation_id: int) -> None:
-        for letter in OPERATIONS:
-            self._row_code.pop(letter + relation_id.to_bytes(4), None)
+        for key in self._keys.pop(relation_id, {}).values():
+            del self._row_code[key]
 
-    def take(self, frames: Sequence[bytes], first: int) -> int:  # noqa: C901, PLR0912, PLR0915
+    def take(self, frames: list[bytes], first: int) -> int:
         """Queue plain frames from the given one on, and say where it stopped: at one that is not.
 
-        One loop with local names, because every call and attribute in it is paid for each change.
+        One loop with local names: with transactions of one change, all of it is paid for each.
         """
         assembler, progress, outbox = self._assembler, self._progress, self._outbox
-        find, stored = self._row_code.get, self._stored
         rows = outbox.take_held()
-        add, is_open = rows.append, bool(rows)
         sent_before = progress.total_sent - len(rows)
         ends: list[tuple[int, int]] = []
         is_long = assembler.in_transaction and self._transaction is None
         transaction = self._transaction if assembler.in_transaction else None
-        ordinal, record, repeats = assembler.ordinal, assembler.record, assembler.repeats
-        begun, at = b"", first
-        for frame in islice(frames, first, None):
-            key = frame[25:30]
-            encode = find(key)
-            if encode is not None:
-                if transaction is None:
-                    break
-                lsn = frame[1:9]
-                repeat = repeats.get(key, 0) if lsn == record else 0
-                row = encode(frame, ordinal, repeat, transaction)
-                if row is None:
-                    break
-                add(row)
-                is_open = True
-                ordinal += 1
-                if lsn != record:
-                    record = lsn
-                    repeats.clear()
-                repeats[key] = repeat + 1
-            elif len(frame) == _COMMIT_SIZE and frame[_KIND_AT] == _COMMIT:
+        begun, at, ended, count = b"", first, 0, len(frames)
+        while at < count:
+            frame = frames[at]
+            if len(frame) == _COMMIT_SIZE and frame[_KIND_AT] == _COMMIT:
                 if transaction is None or not transaction.startswith(frame[27:35], _LSN_AT):
                     break
-                if is_open:
+                if len(rows) > ended:
                     rows[-1] = outbox.as_last(rows[-1])
-                    is_open = False
-                ends.append((sent_before + len(rows), _end_lsn_at(frame, 35)[0]))
+                    ended = len(rows)
+                ends.append((sent_before + ended, _end_lsn_at(frame, 35)[0]))
                 transaction = None
+                at += 1
             elif len(frame) == _BEGIN_SIZE and frame[_KIND_AT] == _BEGIN:
-                if transaction is not None or is_long or frame[26:34] <= stored:
+                if transaction is not None or is_long or frame[26:34] <= self._stored:
                     break
                 begun = frame
                 transaction = self._pack(frame)
-                ordinal = 0
-            else:
+                assembler.ordinal = 0
+                at += 1
+            elif transaction is None:
                 break
-            at += 1
-        assembler.ordinal, assembler.record = ordinal, record
+            else:
+                before = at
+                at = encode_run(frames, at, self._row_code, rows, transaction, assembler)
+                # What stopped it is not tried again: it may be large, and is no plain change.
+                stopped_by = frames[at][_KIND_AT : _KIND_AT + 1] if at < count else b""
+                if at == before or stopped_by not in _EDGES:
+                    break
         if not is_long:
             self._leave(begun, transaction)
         progress.sent(sent_before + len(rows) - progress.total_sent)
-        outbox.extend(rows, hold=is_open)
+        outbox.extend(rows, hold=len(rows) > ended)
         if ends:
             progress.transactions_ended(ends, time.monotonic())
             self._status.last_commit_ts = assembler.commit_ts

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
+from typing import TypeGuard
 
-from bridge.rowcode import PackedRow
+from bridge.rowparts import PackedRow
 
 _OVERHEAD = 300
 """Protocol line, headers and Python objects around a body, roughly."""
@@ -30,6 +32,11 @@ class Outgoing:
 
 
 Message = Outgoing | PackedRow
+
+
+def all_packed(messages: Sequence[Message]) -> TypeGuard[Sequence[PackedRow]]:
+    """Say whether messages are all rows that need nothing beyond what every message has."""
+    return set(map(type, messages)) <= {tuple}
 
 
 def outgoing(row: PackedRow) -> Outgoing:

@@ -24,10 +24,10 @@ from bridge.protocol.framing import Keepalive, decode_frame
 from bridge.protocol.messages import Message as LogicalDecodingMessage
 from bridge.protocol.messages import Relation
 from bridge.relations import Encoder
-from bridge.rowcode import PackedRow
+from bridge.rowparts import PackedRow
 from bridge.status import Status
 from bridge.tasks import end, until_first
-from bridge.transactions import Assembler, Placed, RowMessage, TransactionEnd
+from bridge.transactions import KINDS, Assembler, Placed, RowMessage, TransactionEnd
 from schemas.codecs import OVERSIZE, Codec
 from schemas.events import Event, LogicalMessage, Place, ShapeChange
 from schemas.names import TableName
@@ -156,6 +156,8 @@ class Pipeline:
         encoder = self._encoders.get(message.relation_id)
         if encoder is None:
             encoder = await self._learn(message, placed.place)
+        if self._codec.format == "msgpack":
+            self._hot.learn(KINDS[type(message)], encoder.shape, encoder.schema_revision)
         return self._send(encoder.encode(placed))
 
     async def _learn(self, message: RowMessage, place: Place) -> Encoder:
@@ -170,8 +172,6 @@ class Pipeline:
             await self._presses.learn(shape)
         encoder = Encoder(shape, revision, self._codec.format)
         self._encoders[message.relation_id] = encoder
-        if self._codec.format == "msgpack":
-            self._hot.learn(shape, revision)
         return encoder
 
     async def _announce(self, shape: TableShape, revision: int, place: Place) -> None:

@@ -10,8 +10,8 @@ and whoever changed its rows afterwards began to do so later: so the change's ow
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 from bridge.attnums import is_later
 from bridge.config import BridgeConfig
@@ -36,10 +36,34 @@ class Catalog:
     oldest_running: int = 0
     """Every transaction with a lower id had ended before the catalog was read."""
 
+    shapes: dict[int, tuple[Relation, TableShape]] = field(default_factory=dict)
+    """What these tables look like, and to what description of the WAL that belongs."""
+
     @classmethod
-    def of(cls, published: Iterable[catalog.PublishedTable], oldest_running: int) -> Catalog:
-        facts = {table.relation.relation_id: table.facts for table in published}
-        return cls(facts, oldest_running)
+    def of(
+        cls,
+        published: Sequence[catalog.PublishedTable],
+        shapes: Iterable[TableShape],
+        oldest_running: int,
+    ) -> Catalog:
+        relations = {table.relation.relation_id: table.relation for table in published}
+        return cls(
+            {table.relation.relation_id: table.facts for table in published},
+            oldest_running,
+            {
+                shape.relation_id: (_flagged(relations[shape.relation_id], shape), shape)
+                for shape in shapes
+            },
+        )
+
+    def shape(self, relation: Relation, xid: int) -> TableShape | None:
+        """Give the shape for a transaction's changes, where what was read serves it."""
+        facts = self.find(relation, xid)
+        if facts is None:
+            return None
+        described, shape = self.shapes.get(relation.relation_id, (None, None))
+        # Made anew it would be the same; kept, it has its fingerprint already.
+        return shape if described == relation else shape_of(relation, facts, xid)
 
     def find(self, relation: Relation, xid: int) -> TableFacts | None:
         """Give what was read, where nothing can have changed up to the end of this transaction."""
@@ -51,6 +75,13 @@ class Catalog:
             for column in relation.columns
         )
         return facts if has_types and is_settled(relation, facts, xid) else None
+
+
+def _flagged(relation: Relation, shape: TableShape) -> Relation:
+    """Describe a table as the WAL does where the replica identity is its key, as it mostly is."""
+    key = {column.name for column in shape.key}
+    columns = (replace(column, part_of_key=column.name in key) for column in relation.columns)
+    return replace(relation, columns=tuple(columns))
 
 
 class ShapeBook:
@@ -71,8 +102,8 @@ class ShapeBook:
         self._status = status
 
     async def shape(self, relation: Relation, place: Place) -> TableShape:
-        if known := self._known.find(relation, place.xid):
-            return shape_of(relation, known, place.xid)
+        if known := self._known.shape(relation, place.xid):
+            return known
         with connection.translated(self._config.postgres):
             facts = await catalog.table_facts(self._source, relation)
         if is_settled(relation, facts, place.xid):

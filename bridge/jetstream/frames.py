@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from bridge.errors import SinkLost
+from bridge.native import native
 from bridge.outbox import Outgoing
+from bridge.rowparts import PackedRow
 from schemas.codecs import CONTENT_TYPE, MESSAGE_ID
+
+_MANY = 4_096
+_NUMBERS = [b" %d" % number for number in range(_MANY)]
 
 PING = b"PING\r\n"
 PONG = b"PONG\r\n"
+
+LARGE_BYTES = 64 << 10
+"""From here on another buffer for the kernel is cheaper than another copy of the bytes."""
 
 
 def publish_parts(message: Outgoing, reply: str, content_type: str) -> tuple[bytes, ...]:
     """Write one message with its headers, and where the answer to it goes.
 
-    In parts, because a body may be a megabyte and is copied anyway when frames are put together.
+    In parts, because a body may be a megabyte.
     """
     body = message.body
     headers = (
@@ -30,14 +38,64 @@ def publish_parts(message: Outgoing, reply: str, content_type: str) -> tuple[byt
     return start.encode(), body, b"\r\n"
 
 
-def publish_template(reply: str, content_type: str) -> tuple[bytes, int]:
-    """Give what writes many messages without extra headers, and the size of headers without an id.
+def gather(parts: Sequence[bytes]) -> list[bytes]:
+    """Put small parts together; what is large stays as it is."""
+    gathered: list[bytes] = []
+    first = 0
+    for number, part in enumerate(parts):
+        if len(part) >= LARGE_BYTES:
+            gathered += (b"".join(parts[first:number]), part)
+            first = number + 1
+    gathered.append(b"".join(parts[first:]))
+    return [part for part in gathered if part]
 
-    It is filled with subject, what the reply leaves open, size of headers, whole size, id and body.
+
+class FrameParts(NamedTuple):
+    """What the frames of many messages have in common, in their order."""
+
+    before: bytes
+    """Up to the message's number in its batch, from behind its subject on."""
+    after: bytes
+    headers: bytes
+    """From the end of the first line to the message's id."""
+    content: bytes
+    """From behind the id to the body."""
+
+    @classmethod
+    def of(cls, reply: tuple[str, str], content_type: str) -> FrameParts:
+        """Give them for messages without extra headers, numbered between two parts of the reply."""
+        return cls(
+            f" {reply[0]}".encode(),
+            reply[1].encode(),
+            f"\r\nNATS/1.0\r\n{MESSAGE_ID}: ".encode(),
+            f"\r\n{CONTENT_TYPE}: {content_type}\r\n\r\n".encode(),
+        )
+
+
+PublishRows = Callable[[Sequence[PackedRow], int, FrameParts], bytes]
+
+
+def join_frames(rows: Sequence[PackedRow], first: int, shared: FrameParts) -> bytes:
+    """Write many messages, numbered from the first on.
+
+    Hot: parts that are looked up and joined with all others cost 0.4 us for each message, where
+    one format took 0.7 and `publish_parts` takes 2. Compiled it is 0.1.
     """
-    before, after = f"NATS/1.0\r\n{MESSAGE_ID}: ", f"\r\n{CONTENT_TYPE}: {content_type}\r\n\r\n"
-    line = f"HPUB %b {reply} %d %d\r\n{before}%b{after}%b\r\n"
-    return line.encode(), len(before) + len(after)
+    before, after, headers, content = shared
+    headers_size = len(headers) - 2 + len(content)
+    parts: list[bytes] = []
+    for number, (subject, msg_id, body) in enumerate(rows, first):
+        size = headers_size + len(msg_id)
+        total = size + len(body)
+        parts += (
+            b"HPUB ", subject, before, b"%d" % number, after,
+            _NUMBERS[size], _NUMBERS[total] if total < _MANY else b" %d" % total,
+            headers, msg_id, content, body, b"\r\n",
+        )  # fmt: skip
+    return b"".join(parts)
+
+
+publish_rows: PublishRows = native("publish_rows") if native.is_there else join_frames
 
 
 def connect_frame(options: dict[str, Any]) -> bytes:

@@ -144,7 +144,7 @@ class Lane:
             # The stream knows batches by id alone, also those of other bridges and of our past.
             self._batch = Batch(self._inbox, f"{self._name}-{self._batches}")
         batch, self._on_stored = self._batch, on_stored
-        self._writer.write(batch.frames(messages, content_type, close=close))
+        self._writer.writelines(batch.frames(messages, content_type, close=close))
         while not (batch.is_complete if close else batch.has_room):
             await self._progress()
         if close:

@@ -124,6 +124,11 @@ class Registry:
                 return found.shape
         return None
 
+    def _as_known(self, table: TableName, read: ShapeEntry) -> ShapeEntry:
+        """Give an entry that was just read as we have it: its shape has a fingerprint already."""
+        current = self._current.get(table.token)
+        return current if current and current.revision == read.revision else read
+
     def _describes(self, entry: ShapeEntry, shape: TableShape) -> bool:
         return (entry.source, entry.shape.fingerprint) == (self.source, shape.fingerprint)
 
@@ -195,7 +200,7 @@ class Registry:
         furthest = ORIGIN
         entries = await self.latest_entries()
         # The slot is ours by now: nobody else writes entries of our tables from here on.
-        self._newest = {table.token: entry for table, entry in entries.items()}
+        self._newest = {table.token: self._as_known(table, read) for table, read in entries.items()}
         before = [table for table, entry in entries.items() if entry.source == self.source]
         for table in {*tables, *before}:
             message = await self._last(table_filter(table))

@@ -10,9 +10,7 @@ the last one the session is closed.
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -24,18 +22,18 @@ from bridge.config import PostgresConfig
 from bridge.errors import BridgeError, SourceLost
 from bridge.postgres.connection import SNAPSHOT_GONE, connect, translate, translated
 from bridge.postgres.copying import Bound, qualified
-from bridge.protocol.copyout import CopyOut, query_message
+from bridge.postgres.wire import Wire, is_encrypted, refusal, refused
+from bridge.protocol.copylines import Lines
+from bridge.protocol.copyout import BYTES_AT_ONCE, LINES_AT_ONCE, CopyOut
 from schemas.names import TableName
 
 Connection = psycopg.AsyncConnection[DictRow]
 
-Lines = AsyncGenerator[list[bytes], None]
+Batches = AsyncGenerator[Lines, None]
 
-LINES_AT_ONCE = 500
-"""How many lines are handed on together at most; between them changes get their turn."""
-
-BYTES_PER_READ = 128 << 10
-"""How many bytes are read before their lines are handed on."""
+BYTES_PER_READ = 512 << 10
+"""How many bytes are asked of the socket at once: each read wakes the server, and a snapshot in
+reads of 128 KB takes a tenth longer."""
 
 # Whatever the role's defaults are: a long copy is not an accident, and rows that row-level security
 # would hide must be an error instead.
@@ -43,10 +41,6 @@ _SET_UP = """
     SELECT set_config('statement_timeout', '0', true), set_config('lock_timeout', '0', true),
            set_config('idle_in_transaction_session_timeout', '0', true),
            set_config('row_security', 'off', true)
-"""
-_USES_GSS = """
-    SELECT coalesce(bool_or(encrypted), false) AS encrypted
-      FROM pg_stat_gssapi WHERE pid = pg_backend_pid()
 """
 
 
@@ -68,8 +62,7 @@ class Reader:
             await reader._execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             await reader._enter(snapshot)
             await reader._execute(_SET_UP)
-            gss = await reader._ask(_USES_GSS)
-            reader._is_encrypted = bool(reader._pg.ssl_in_use or gss["encrypted"])
+            reader._is_encrypted = await is_encrypted(reader._session, config)
         except BaseException:
             await reader.close()
             raise
@@ -102,50 +95,31 @@ class Reader:
             row = await (await self._session.execute(query.encode())).fetchone()
         return row or {}
 
-    async def lines(self, query: str) -> Lines:
+    async def lines(self, query: str) -> Batches:
         """Run a COPY and give its lines in the order they come, many at a time."""
         batches = self._from_libpq(query) if self._is_encrypted else self._from_socket(query)
         # Closed with this one: a socket left open would keep the server's end of the copy alive.
         async with aclosing(batches):
             async for lines in batches:
-                for first in range(0, len(lines), LINES_AT_ONCE):
-                    yield lines[first : first + LINES_AT_ONCE]
-                    # Even when more is here already: others have work to do too.
-                    await asyncio.sleep(0)
+                yield lines
+                # Even when more is here already: others have work to do too.
+                await asyncio.sleep(0)
 
-    async def _from_socket(self, query: str) -> Lines:
-        loop = asyncio.get_running_loop()
+    async def _from_socket(self, query: str) -> Batches:
         copy = CopyOut()
-        # The same connection under a number of its own, which libpq does not close.
-        with socket.socket(fileno=os.dup(self._pg.socket)) as wire:
-            wire.setblocking(False)
-            loop.add_reader(wire, self._readable.set)
-            try:
-                await loop.sock_sendall(wire, query_message(query))
-                while not copy.is_over:
-                    lines = copy.feed(await self._receive(wire))
-                    if copy.failure is not None:
-                        raise self._refusal(copy.failure)
-                    if lines:
-                        yield lines
-            except OSError as error:
-                raise SourceLost(f"PostgreSQL at {self._config.where} hung up: {error}") from error
-            finally:
-                loop.remove_reader(wire)
+        with Wire(self._session, self._config) as wire:
+            await wire.command(query)
+            while not copy.is_over:
+                if not (data := wire.receive(BYTES_PER_READ)):
+                    await wire.readable()
+                    continue
+                arrived = copy.feed(data)
+                if copy.failure is not None:
+                    raise refusal(copy.failure, self._config)
+                for lines in arrived:
+                    yield lines
 
-    async def _receive(self, wire: socket.socket) -> bytes:
-        while True:
-            try:
-                data = wire.recv(BYTES_PER_READ)
-            except BlockingIOError:
-                await self._readable.wait()
-                self._readable.clear()
-                continue
-            if not data:
-                raise SourceLost(f"PostgreSQL at {self._config.where} ended a copy early")
-            return data
-
-    async def _from_libpq(self, query: str) -> Lines:
+    async def _from_libpq(self, query: str) -> Batches:
         loop = asyncio.get_running_loop()
         # Not the session's own cursor: that costs a task switch per line.
         wire = self._pg.socket
@@ -159,7 +133,7 @@ class Reader:
             while not at_end:
                 at_end, is_full = self._take(lines)
                 if lines and (at_end or is_full):
-                    yield lines
+                    yield Lines.of(lines)
                     lines = []
                 elif not at_end:
                     await self._more()
@@ -172,7 +146,7 @@ class Reader:
     def _take(self, lines: list[bytes]) -> tuple[bool, bool]:
         """Add what has arrived; say whether that was the last, and whether it is enough."""
         append, get = lines.append, self._pg.get_copy_data
-        while len(lines) < LINES_AT_ONCE and sum(map(len, lines)) < BYTES_PER_READ:
+        while len(lines) < LINES_AT_ONCE and sum(map(len, lines)) < BYTES_AT_ONCE:
             before = len(lines)
             for _ in range(LINES_AT_ONCE - before):
                 size, data = get(1)
@@ -205,20 +179,7 @@ class Reader:
         if result is None:
             return SourceLost(f"PostgreSQL at {self._config.where} ended a copy early")
         state = result.error_field(psycopg.pq.DiagnosticField.SQLSTATE)
-        return self._translate((state or b"").decode(), result.get_error_message())
-
-    def _refusal(self, fields: Mapping[str, str]) -> BridgeError:
-        """Say what libpq would have said of an error."""
-        parts = (("", "M"), ("DETAIL:  ", "D"), ("HINT:  ", "H"), ("CONTEXT:  ", "W"))
-        text = "\n".join(f"{name}{fields[key]}" for name, key in parts if key in fields)
-        return self._translate(fields.get("C", ""), f"{fields.get('S', 'ERROR')}:  {text}")
-
-    def _translate(self, sqlstate: str, text: str) -> BridgeError:
-        try:
-            kind = psycopg.errors.lookup(sqlstate)
-        except KeyError:  # none, or one that a function made up
-            kind = psycopg.OperationalError
-        return translate(kind(text), self._config)
+        return refused((state or b"").decode(), result.get_error_message(), self._config)
 
     async def close(self) -> None:
         """End the session; a copy that is still running ends with it."""

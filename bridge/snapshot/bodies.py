@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import msgpack
 
 from bridge.errors import MalformedWal
+from bridge.protocol.copylines import Lines
 from bridge.snapshot.columns import Block, BlockPacker, Texts
 from bridge.snapshot.copytext import split_line
 from schemas.codecs import JSON
@@ -23,8 +24,8 @@ from schemas.values import NO_NATIVE_FORM, Format, reader_for
 class Bodies(Protocol):
     """One codec's way to write rows and chunks."""
 
-    def block(self, lines: Sequence[bytes]) -> Block:
-        """Encode lines of COPY, at least one."""
+    def block(self, lines: Lines) -> Block:
+        """Encode lines of COPY."""
 
     def chunk(self, head: Mapping[str, Any], blocks: Sequence[Block]) -> bytes:
         """Build the body of a chunk from rows that are already encoded."""
@@ -67,15 +68,15 @@ class JsonBodies:
     def __init__(self, columns: Sequence[Column]) -> None:
         self._columns = [(c.name, reader_for(c.type, "json")) for c in columns]
 
-    def block(self, lines: Sequence[bytes]) -> Block:
+    def block(self, lines: Lines) -> Block:
         texts: Texts = {}
         rows = []
-        for number, line in enumerate(lines):
+        for number, line in enumerate(lines.each()):
             row, odd = self._row(line)
             rows.append(row)
             if odd:
                 texts[number] = odd
-        return Block(len(lines), b",".join(rows), texts)
+        return Block(lines.count, b",".join(rows), texts)
 
     def _row(self, line: bytes) -> tuple[bytes, list[str]]:
         texts: list[str] = []

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from bridge.protocol.copylines import Lines
 from bridge.snapshot.columns import Block
 from schemas.codecs import JSON
 
@@ -14,7 +15,7 @@ HEADROOM_BYTES = 4_096
 
 _TEXT_ENTRY_BYTES = 16
 
-Encode = Callable[[Sequence[bytes]], Block]
+Encode = Callable[[Lines], Block]
 
 
 @dataclass(slots=True)
@@ -51,23 +52,22 @@ class Chunker:
         self._max_rows = max_rows
         self._open = Chunk()
 
-    def add(self, lines: Sequence[bytes]) -> Iterator[Chunk]:
+    def add(self, lines: Lines) -> Iterator[Chunk]:
         """Take lines, and give the chunks that they filled."""
-        while lines:
-            room = self._max_rows - self._open.rows
-            if room <= 0:
+        while (room := self._max_rows - self._open.rows) < lines.count:
+            if not room:
                 yield from self.rest()
                 continue
-            now, lines = (lines[:room], lines[room:]) if len(lines) > room else (lines, ())
+            now, lines = lines.split(room)
             yield from self._add(now)
+        yield from self._add(lines)
 
-    def _add(self, lines: Sequence[bytes]) -> Iterator[Chunk]:
+    def _add(self, lines: Lines) -> Iterator[Chunk]:
         block = self._encode(lines)
         size = size_of(block)
-        if size > self._max_bytes and len(lines) > 1:
-            middle = len(lines) // 2
-            yield from self._add(lines[:middle])
-            yield from self._add(lines[middle:])
+        if size > self._max_bytes and lines.count > 1:
+            for half in lines.split(lines.count // 2):
+                yield from self._add(half)
             return
         if self._open.size + size > self._max_bytes:
             yield from self.rest()

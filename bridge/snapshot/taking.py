@@ -267,7 +267,7 @@ class Taking:
             may_train=self._plan.columns == self._plan.shape.columns,
         )
 
-    async def _read(self, batches: reading.Lines, bodies: Bodies, chunker: Chunker,
+    async def _read(self, batches: reading.Batches, bodies: Bodies, chunker: Chunker,
                     outflow: Outflow, name: SnapshotName) -> None:  # fmt: skip
         async with aclosing(batches):
             async for lines in batches:

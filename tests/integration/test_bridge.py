@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg.sql import SQL, Identifier
 
 from examples.embedded import EmbeddedNats, EmbeddedPostgres
 from schemas.positions import Lsn
@@ -158,6 +160,25 @@ def test_the_slot_follows_when_only_other_databases_write(
         neighbour.execute("CREATE TEMPORARY TABLE noise (x int)")
         neighbour.execute("SELECT pg_logical_emit_message(false, 'noise', repeat('x', 100000))")
     wait_confirmed(users, wal_end(users))
+
+
+@pytest.mark.parametrize("end", ["pg_cancel_backend", "pg_terminate_backend"])
+def test_a_stream_that_the_server_ends_is_begun_again(
+    bridge: BridgeProcess, users: Connection, nats: EmbeddedNats, end: str
+) -> None:
+    """An error alone leaves the connection open and idle: nothing more would ever come."""
+    slot = f"slot_{users.info.dbname}"
+    streaming = "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s"
+    before = users.execute(streaming, [slot]).fetchone()
+
+    users.execute(SQL("SELECT {}(active_pid) FROM pg_replication_slots WHERE slot_name = %s")
+                  .format(Identifier(end)), [slot])  # fmt: skip
+    users.execute("INSERT INTO users VALUES (1, 'a')")
+
+    wait_messages(nats, 2)
+    assert [change.fields["data"]["id"] for change in read_changes(nats.url)] == [1]
+    assert users.execute(streaming, [slot]).fetchone() != before
+    assert re.search("canceling statement|terminating connection", bridge.said())
 
 
 def test_a_logical_message_is_published(

@@ -26,8 +26,8 @@ def answer(**fields: Any) -> Delivery:
     return Delivery("_INBOX.x.b1.500.fail.1.0.$FI", b"", json.dumps(fields).encode())
 
 
-def operations(frames: bytes) -> list[str]:
-    return re.findall(r"b1\.500\.fail\.(\d+\.\d)\.\$FI", frames.decode())
+def operations(frames: list[bytes]) -> list[str]:
+    return re.findall(r"b1\.500\.fail\.(\d+\.\d)\.\$FI", b"".join(frames).decode())
 
 
 def test_a_batch_starts_appends_and_commits() -> None:

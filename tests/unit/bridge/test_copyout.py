@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.errors import MalformedWal
-from bridge.protocol.copyout import CopyOut, query_message
+from bridge.protocol.answers import query_message
+from bridge.protocol.copyout import BYTES_AT_ONCE, LINES_AT_ONCE, CopyOut
 from tests.unit.bridge.test_snapshot_chunks import escape
 
 
@@ -38,7 +39,7 @@ def rows(lines: Iterable[bytes]) -> list[bytes]:
 
 
 def feed(copy: CopyOut, pieces: Iterable[bytes]) -> list[bytes]:
-    return [line for piece in pieces for line in copy.feed(piece)]
+    return [line for piece in pieces for lines in copy.feed(piece) for line in lines.each()]
 
 
 def in_pieces(wire: bytes, cuts: Iterable[int]) -> list[bytes]:
@@ -63,7 +64,7 @@ def test_one_byte_at_a_time_no_line_waits_for_the_next() -> None:
     copy = CopyOut()
     feed(copy, [BEGIN])
 
-    arrived = [copy.feed(bytes([byte])) for byte in b"".join(rows([b"1\n", b"2\n"]))]
+    arrived = [feed(copy, [bytes([byte])]) for byte in b"".join(rows([b"1\n", b"2\n"]))]
 
     assert [line for lines in arrived for line in lines] == [b"1\n", b"2\n"]
     assert arrived[-1] == [b"2\n"]
@@ -84,6 +85,21 @@ def test_any_rows_in_any_pieces_come_out_as_they_are(
 
     assert feed(copy, in_pieces(wire, cuts)) == lines
     assert copy.is_over
+
+
+@pytest.mark.parametrize("size", [1, 50, 2_000, 70_000, 2 * BYTES_AT_ONCE])
+def test_many_lines_are_handed_on_in_parts(size: int) -> None:
+    """Between two parts everything else in the bridge has its turn."""
+    line = b"x" * size + b"\n"
+    count = max(3, (1 << 20) // size)
+    copy = CopyOut()
+
+    parts = copy.feed(BEGIN + b"".join(rows([line])) * count)
+
+    assert [line for part in parts for line in part.each()] == [line] * count
+    if size < 1 << 16:
+        assert max(part.count for part in parts) <= LINES_AT_ONCE
+        assert max(len(part.text) for part in parts) <= BYTES_AT_ONCE + 2 * len(line)
 
 
 def test_an_error_in_the_middle_is_told_with_its_fields() -> None:

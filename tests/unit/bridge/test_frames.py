@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from bridge.errors import SinkLost
 from bridge.jetstream.frames import (
+    LARGE_BYTES,
     Delivery,
+    FrameParts,
     Info,
     Ok,
     Ping,
@@ -18,9 +20,13 @@ from bridge.jetstream.frames import (
     ServerError,
     ServerFrame,
     ServerReader,
+    gather,
+    join_frames,
     publish_parts,
 )
-from bridge.outbox import Outgoing
+from bridge.native import native
+from bridge.outbox import Outgoing, outgoing
+from tests.support.native import both_ways
 
 
 def test_a_message_carries_its_id_and_where_the_answer_goes() -> None:
@@ -34,6 +40,41 @@ def test_a_message_carries_its_id_and_where_the_answer_goes() -> None:
 def test_a_message_carries_headers_of_its_own() -> None:
     message = Outgoing("cdc.t.insert", "0-t-insert", b"", headers="Oversize: 0-t-insert\r\n")
     assert b"\r\nOversize: 0-t-insert\r\n" in b"".join(publish_parts(message, "_INBOX.x", "j"))
+
+
+@given(st.lists(st.sampled_from([b"", b"a", b"bc", b"L" * LARGE_BYTES, b"M" * LARGE_BYTES])))
+def test_small_parts_are_gathered_and_large_ones_are_not_copied(parts: list[bytes]) -> None:
+    gathered = gather(parts)
+
+    assert b"".join(gathered) == b"".join(parts)
+    large = [part for part in parts if len(part) >= LARGE_BYTES]
+    assert [id(part) for part in gathered if len(part) >= LARGE_BYTES] == list(map(id, large))
+    assert len(gathered) <= 2 * len(large) + 1
+
+
+ROWS = st.lists(
+    st.tuples(
+        st.sampled_from([b"cdc.t.insert", b"cdc.a=20b.delete"]),
+        st.sampled_from([b"0-t-insert", b"f" * 200]),
+        st.binary(max_size=20) | st.sampled_from([b"x" * 3_990, b"y" * 5_000, b"z" * 70_000]),
+    )
+)
+
+
+@both_ways
+@given(rows=ROWS, first=st.integers(1, 2**40))
+def test_many_messages_at_once_are_what_they_are_one_by_one(
+    way: str, rows: list[tuple[bytes, bytes, bytes]], first: int
+) -> None:
+    write = native("publish_rows") if way == "compiled" else join_frames
+
+    written = write(rows, first, FrameParts.of(("_INBOX.x.", ".1"), "j"))
+
+    assert written == b"".join(
+        part
+        for number, row in enumerate(rows, first)
+        for part in publish_parts(outgoing(row), f"_INBOX.x.{number}.1", "j")
+    )
 
 
 SERVER = (

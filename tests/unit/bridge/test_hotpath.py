@@ -1,8 +1,9 @@
-"""The short way gives what the long way gives, or nothing."""
+"""The short way gives what the long way gives, or nothing: in Python and compiled."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import cast
 
 import pytest
@@ -13,11 +14,15 @@ from bridge.errors import MalformedWal
 from bridge.protocol.decoder import decode_message
 from bridge.protocol.messages import Relation
 from bridge.relations import Encoder, TableFacts, shape_of
-from bridge.rowcode import PackedRow, row_code
+from bridge.rowcode import compiled
+from bridge.rowparts import OPERATIONS, Encode, PackedRow, RowParts, row_parts
+from bridge.rowsource import generated
 from bridge.transactions import Placed, TransactionPart
 from schemas.codecs import MSGPACK
 from schemas.events import Place
+from schemas.shapes import TableShape
 from tests.support import wal
+from tests.support.native import both_ways
 
 LSN, SEQ, REPEAT = 0x1234, 7, 2
 PLACE = Place(lsn=LSN, commit_lsn=99, commit_ts="2025-01-01T", xid=5, seq=SEQ, last=False)
@@ -53,7 +58,8 @@ DESCRIBED = cast(
     decode_message(wal.relation(9, "t", [(name, oid, name == "id") for name, oid, _ in COLUMNS])),
 )
 SHAPE = shape_of(DESCRIBED, TableFacts(key=(1,)))
-HOT, LONG = row_code(SHAPE, 3), Encoder(SHAPE, 3, "msgpack")
+LONG = Encoder(SHAPE, 3, "msgpack")
+MAKERS: Mapping[str, Callable[[RowParts], Encode]] = {"python": generated, "compiled": compiled}
 
 ROWS = st.tuples(*(texts | st.none() | st.just(b"u") for _, _, texts in COLUMNS))
 PLAIN = (
@@ -88,8 +94,15 @@ def frame(payload: bytes) -> bytes:
     return b"w" + LSN.to_bytes(8) + bytes(16) + payload
 
 
-def hot(payload: bytes) -> PackedRow | None:
-    return HOT[payload[:5]](frame(payload), SEQ, REPEAT, TRANSACTION)
+@cache
+def row_codes(way: str, shape: TableShape) -> dict[bytes, Encode]:
+    made = [row_parts(shape, 3, letter) for letter in OPERATIONS]
+    return {parts.key: MAKERS[way](parts) for parts in made}
+
+
+def hot(way: str, payload: bytes, shape: TableShape = SHAPE) -> PackedRow | None:
+    encode = row_codes(way, shape).get(payload[:8])
+    return encode and encode(frame(payload), LSN.to_bytes(8), SEQ, REPEAT, TRANSACTION)
 
 
 def long(payload: bytes) -> dict[str, object]:
@@ -97,12 +110,15 @@ def long(payload: bytes) -> dict[str, object]:
     return LONG.encode(Placed(message, PLACE, REPEAT)).to_map()
 
 
-@given(ROWS, st.sampled_from("IUD"))
-@example(PLAIN, "I")
-def test_the_short_way_equals_the_long_way(row: tuple[wal.Column, ...], kind: str) -> None:
+@both_ways
+@given(row=ROWS, kind=st.sampled_from("IUD"))
+@example(row=PLAIN, kind="I")
+def test_the_short_way_equals_the_long_way(
+    way: str, row: tuple[wal.Column, ...], kind: str
+) -> None:
     payload = CHANGES[kind](row)
 
-    packed = hot(payload)
+    packed = hot(way, payload)
 
     if packed is not None:
         subject, msg_id, body = packed
@@ -111,6 +127,7 @@ def test_the_short_way_equals_the_long_way(row: tuple[wal.Column, ...], kind: st
         assert subject.decode() == long(payload)["subject"]
 
 
+@both_ways
 @pytest.mark.parametrize(
     ("payload", "is_hot"),
     [
@@ -132,15 +149,16 @@ def test_the_short_way_equals_the_long_way(row: tuple[wal.Column, ...], kind: st
         (wal.insert(9, PLAIN)[:-1], False),
     ],
 )
-def test_what_is_not_plain_goes_the_long_way(payload: bytes, is_hot: bool) -> None:
+def test_what_is_not_plain_goes_the_long_way(way: str, payload: bytes, is_hot: bool) -> None:
     """The long way knows old rows, values without native form and every error; the short none."""
-    assert (hot(payload) is not None) == is_hot
+    assert (hot(way, payload) is not None) == is_hot
 
 
-@given(ROWS, st.data())
-@example(PLAIN, None)
+@both_ways
+@given(row=ROWS, data=st.data())
+@example(row=PLAIN, data=None)
 def test_sizes_that_do_not_fit_are_never_packed(
-    row: tuple[wal.Column, ...], data: st.DataObject | None
+    way: str, row: tuple[wal.Column, ...], data: st.DataObject | None
 ) -> None:
     """A row is split at its marks: a size that lies must be seen, also where another makes up."""
     payload = bytearray(wal.insert(9, row))
@@ -150,7 +168,7 @@ def test_sizes_that_do_not_fit_are_never_packed(
     else:
         place = data.draw(st.integers(8, len(payload) - 1))
         payload[place] = data.draw(st.integers(0, 255))
-    packed = hot(bytes(payload))
+    packed = hot(way, bytes(payload))
     if packed is not None:
         try:
             expected = long(bytes(payload))
@@ -162,8 +180,65 @@ def test_sizes_that_do_not_fit_are_never_packed(
         assert canonical(MSGPACK.decode(packed[2])) == canonical(expected)
 
 
-@given(st.binary())
-def test_any_bytes_are_packed_or_left_alone(data: bytes) -> None:
+@both_ways
+@given(data=st.binary())
+def test_any_bytes_are_packed_or_left_alone(way: str, data: bytes) -> None:
     """It must not die of what the decoder would name."""
     for kind in (b"I", b"U", b"D"):
-        hot(kind + bytes([0, 0, 0, 9]) + b"N\0\x0c" + data)
+        hot(way, kind + bytes([0, 0, 0, 9]) + b"N\0\x0c" + data)
+
+
+WIDE = 70
+WIDE_DESCRIBED = cast(
+    "Relation",
+    decode_message(
+        wal.relation(9, "wide", [(f"c{n}", (20, 25)[n % 2], n == 0) for n in range(WIDE)])
+    ),
+)
+WIDE_SHAPE = shape_of(WIDE_DESCRIBED, TableFacts(key=(1,)))
+
+
+@both_ways
+@given(
+    numbers=st.lists(st.integers(-(2**63), 2**63 - 1), min_size=35, max_size=35),
+    text=st.sampled_from(["", "x" * 31, "x" * 32, "x" * 70_000]),
+    unchanged=st.sets(st.integers(1, WIDE - 1)),
+)
+@example(numbers=[2**n - 1 for n in range(35)], text="", unchanged=set())
+@example(numbers=[-(2**n) for n in range(29, 64)], text="y", unchanged=set(range(1, 17)))
+def test_wide_and_long_rows_have_room(
+    way: str, numbers: list[int], text: str, unchanged: set[int]
+) -> None:
+    """More columns than a short header counts, and more bytes than fit on a stack."""
+    values = [str(number) if n % 2 else text for number in numbers for n in (1, 0)]
+    row: list[wal.Column] = [b"u" if n in unchanged else v for n, v in enumerate(values)]
+    payload = wal.update(9, row)
+    message = cast("TransactionPart", decode_message(payload))
+    expected = Encoder(WIDE_SHAPE, 3, "msgpack").encode(Placed(message, PLACE, REPEAT)).to_map()
+
+    packed = hot(way, payload, WIDE_SHAPE)
+
+    assert packed is not None
+    assert canonical(MSGPACK.decode(packed[2])) == canonical(expected)
+
+
+@both_ways
+@pytest.mark.parametrize(
+    ("lsn", "repeat", "expected"),
+    [
+        (0, 0, b"0-t-insert"),
+        (0x1, 1, b"1-t-insert-1"),
+        (0xABCDEF0123456789, 0, b"abcdef0123456789-t-insert"),
+        (0x10, 1_234_567_890, b"10-t-insert-1234567890"),
+    ],
+)
+def test_ids_are_the_lsn_in_hexadecimal(way: str, lsn: int, repeat: int, expected: bytes) -> None:
+    payload = wal.insert(9, PLAIN)
+    encode = row_codes(way, SHAPE)[payload[:8]]
+
+    packed = encode(frame(payload), lsn.to_bytes(8), SEQ, repeat, TRANSACTION)
+
+    assert packed is not None
+    assert packed[1] == expected
+    fields = cast("dict[str, object]", MSGPACK.decode(packed[2]))
+    assert (fields["msg_id"], fields["lsn"]) == (expected.decode(), lsn)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from bridge.outbox import Outbox
-from bridge.rowcode import PackedRow
+from bridge.rowparts import PackedRow
 
 ENDS = (b"false}", b"true}")
 

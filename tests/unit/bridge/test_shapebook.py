@@ -7,9 +7,10 @@ from typing import cast
 
 import pytest
 
+from bridge.postgres.catalog import PublishedTable
 from bridge.protocol.decoder import decode_message
 from bridge.protocol.messages import Relation
-from bridge.relations import ColumnFacts, TableFacts
+from bridge.relations import ColumnFacts, TableFacts, shape_of
 from bridge.shapebook import Catalog
 from tests.support import wal
 
@@ -63,3 +64,17 @@ def test_a_table_that_was_altered_since_the_change_is_asked_for() -> None:
 def test_a_column_whose_type_was_not_asked_about_is_asked_for() -> None:
     facts = dataclasses.replace(FACTS, type_names={(INT4, -1): "integer"})
     assert known(facts).find(RELATION, 1) is None
+
+
+def test_a_shape_made_at_the_start_is_the_one_that_would_be_made_now() -> None:
+    """It is kept for tables as the catalog described them, and for no other description."""
+    unflagged = [dataclasses.replace(column, part_of_key=False) for column in RELATION.columns]
+    read = dataclasses.replace(RELATION, columns=tuple(unflagged))
+    made = shape_of(read, FACTS)
+    catalog = Catalog.of([PublishedTable(read, FACTS)], [made], OLDEST_RUNNING)
+    narrower = dataclasses.replace(RELATION, columns=RELATION.columns[:1])
+
+    assert catalog.shape(RELATION, 1) is made
+    assert made == shape_of(RELATION, FACTS, 1)
+    assert catalog.shape(narrower, 1) == shape_of(narrower, FACTS, 1) != made
+    assert catalog.shape(RELATION, OLDEST_RUNNING) is None

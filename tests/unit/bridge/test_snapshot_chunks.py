@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.errors import MalformedWal
+from bridge.protocol.copylines import Lines
 from bridge.snapshot.bodies import bodies_for
 from bridge.snapshot.chunks import HEADROOM_BYTES, MAX_ROWS, Chunk, Chunker, ctid_ranges
 from bridge.snapshot.copytext import split_line, unescape
@@ -81,7 +82,8 @@ def chunks_of(
     format: Format, lines: Sequence[bytes], limit: int = 10_000, max_rows: int = MAX_ROWS
 ) -> list[Chunk]:
     chunker = Chunker(bodies_for(COLUMNS, format).block, limit, max_rows)
-    return [*chunker.add(lines), *chunker.rest()]
+    added = chunker.add(Lines.of(lines)) if lines else ()
+    return [*added, *chunker.rest()]
 
 
 @formats
@@ -90,7 +92,7 @@ def test_a_chunk_says_which_values_are_text(format: Format) -> None:
     chunker = Chunker(bodies_for(COLUMNS, format).block, 10_000)
     blocks = ([b"1\t2024-02-29\n", b"2\t0044-03-15 BC\n"], [b"3\t\\N\n", b"\\N\tinfinity\n"])
     for lines in blocks:
-        assert list(chunker.add(lines)) == []
+        assert list(chunker.add(Lines.of(lines))) == []
     (chunk,) = chunker.rest()
 
     body = bodies_for(COLUMNS, format).chunk(NAME.chunk_head(0, 3), chunk.blocks)
@@ -110,7 +112,14 @@ def test_a_chunk_says_which_values_are_text(format: Format) -> None:
 def test_text_that_its_type_does_not_explain_is_refused(format: Format) -> None:
     """A value is never skipped or guessed."""
     with pytest.raises(MalformedWal, match="id"):
-        bodies_for(COLUMNS, format).block([b"1\t2024-02-29\n", b"one\t2024-02-29\n"])
+        bodies_for(COLUMNS, format).block(Lines.of([b"1\t2024-02-29\n", b"one\t2024-02-29\n"]))
+
+
+@formats
+@pytest.mark.parametrize("lines", [[b"1\t2024-02-29\n2\t2024-02-29\n"], [b"1\t2024-02-29"]])
+def test_lines_that_are_not_one_each_are_refused(format: Format, lines: list[bytes]) -> None:
+    with pytest.raises(MalformedWal):
+        bodies_for(COLUMNS, format).block(Lines.of(lines))
 
 
 @formats
