@@ -34,7 +34,9 @@ from schemas.positions import Lsn
 from schemas.streams import CDC_STREAM
 
 POLL_SECONDS = 1.0
-SHORT_DRAIN = 1_000_000
+SHORT_DRAIN = 5_000_000
+"""Up to so many messages Java's optimising compiler takes more than it gives: rows are worked on in
+Python's Arrow, and the JVM only hands blocks about. A drain of 2,000,000 took it 33 s, not 57."""
 AHEAD_MESSAGES = 20_000
 """Fewer are read in no time, and more may come until it is their turn."""
 

@@ -115,6 +115,10 @@ class NoLake(LakeError):
     advice = "Check LAKE_WAREHOUSE and LAKE_CATALOG_URI (--warehouse, --catalog-uri)."
 
 
+class NoLakeYet(NoLake):
+    """No consumer has made a lake there so far."""
+
+
 class NotReadable(LakeError):
     """A table, or the lake, cannot be shown as of the cut that was asked for."""
 

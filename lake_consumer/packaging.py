@@ -21,7 +21,16 @@ from lake_consumer.config import LakeConfig
 
 CODE, DEPENDENCIES, START = "walbridge.zip", "dependencies.zip", "submit.py"
 PACKAGES = ("lake_consumer", "schemas")
-EXECUTOR_ROOTS = ("nats-py", "nkeys", "msgpack", "msgspec", "zstandard", "pyarrow", "pandas")
+EXECUTOR_ROOTS = (
+    "nats-py",
+    "nkeys",
+    "msgpack",
+    "msgspec",
+    "pyroaring",
+    "zstandard",
+    "pyarrow",
+    "pandas",
+)
 """What executors import; pandas is Spark's own wish where Arrow is used."""
 
 _START = '''"""Starts the lake consumer under spark-submit; made by `lake-consumer package`."""

@@ -7,7 +7,7 @@ the table as if Spark had written it. Rows are looked at by nobody here.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from lake_consumer.iceberg.datafiles import FileTarget, Written, arrow_schema, can_write, codec_of
@@ -25,7 +25,7 @@ class FileAdder:
         self._store = store
         # Found once: every look-up of a class by its name asks Java's class loaders several times.
         iceberg = tables.iceberg
-        self._schema_to_json = iceberg.SchemaParser.toJson
+        self._spec_to_json = iceberg.PartitionSpecParser.toJson
         self._everything = iceberg.expressions.Expressions.alwaysTrue()
         self._metrics_config = iceberg.MetricsConfig.forTable
         self._file_metrics = iceberg.parquet.ParquetUtil.fileMetrics
@@ -35,12 +35,12 @@ class FileAdder:
         """How executors write files of a table; None where only Spark can."""
         properties = self._tables.properties(table)
         folder = str(table.locationProvider().newDataLocation(""))
-        days = _day_partition(table)
+        schema = self._tables.schema(table)
+        days = day_partition(json.loads(self._spec_to_json(table.spec())), schema)
         codec = codec_of(properties)
         if days is None or codec is None or not can_write(folder, self._store):
             return None
         day_of, partition = days
-        schema = json.loads(self._schema_to_json(table.schema()))
         return FileTarget(
             schema=arrow_schema(schema),
             folder=folder if folder.endswith("/") else f"{folder}/",
@@ -51,30 +51,42 @@ class FileAdder:
         )
 
     def add(
-        self, table: Table, files: Iterable[Written], branch: str = MAIN, *, instead: bool = False
+        self,
+        table: Table,
+        files: Iterable[Written],
+        branch: str = MAIN,
+        *,
+        change: Any = None,
+        instead: bool = False,
     ) -> None:
-        """Add files, on a branch and with the batch's stamp; `instead` of all that is there."""
-        if instead:
-            change = table.newOverwrite().overwriteByRowFilter(self._everything)
-        else:
-            change = table.newAppend()
-        config = self._metrics_config(table)
-        for file in files:
-            found = self._data_file(table, file, config)
-            change = change.addFile(found) if instead else change.appendFile(found)
-        for name, value in self._tables.stamp.items():
-            change = change.set(name, value)
-        change.toBranch(branch).commit()
+        """Add files, on a branch and with the batch's stamp; `instead` of all that is there.
 
-    def _data_file(self, table: Table, file: Written, config: Any) -> Any:
-        source = table.io().newInputFile(file.path, file.size)
-        spec = table.spec()
-        builder = self._data_file_builder(spec).withFormat("PARQUET").withPath(file.path)
-        builder = builder.withMetrics(self._file_metrics(source, config))
-        builder = builder.withFileSizeInBytes(file.size)
-        if file.day is not None:
-            builder = builder.withPartitionPath(f"{spec.fields()[0].name()}={file.day}")
-        return builder.build()
+        They are a commit of their own, or a part of the `change` that they are given.
+        """
+        change = table if change is None else change
+        found = self.data_files(table, files)
+        if instead:
+            adding = change.newOverwrite().overwriteByRowFilter(self._everything)
+        else:
+            adding = change.newAppend()
+        for file in found:
+            adding = adding.addFile(file) if instead else adding.appendFile(file)
+        for name, value in self._tables.stamp.items():
+            adding = adding.set(name, value)
+        adding.toBranch(branch).commit()
+
+    def data_files(self, table: Table, files: Iterable[Written]) -> list[Any]:
+        """Make Iceberg's own objects of files."""
+        config, io, spec = self._metrics_config(table), table.io(), table.spec()
+        found = []
+        for file in files:
+            source = io.newInputFile(file.path, file.size)
+            builder = self._data_file_builder(spec).withFormat("PARQUET").withInputFile(source)
+            builder = builder.withMetrics(self._file_metrics(source, config))
+            if file.day is not None:
+                builder = builder.withPartitionPath(f"{spec.fields().get(0).name()}={file.day}")
+            found.append(builder.build())
+        return found
 
     def forget(self, table: Table, files: Iterable[Written]) -> None:
         """Remove files that will not be added after all; what stays is an orphan, and no more."""
@@ -86,12 +98,15 @@ class FileAdder:
                 return
 
 
-def _day_partition(table: Table) -> tuple[str | None, str] | None:
+def day_partition(
+    spec: Mapping[str, Any], schema: Mapping[str, Any]
+) -> tuple[str | None, str] | None:
     """The column of a partition by day and the partition's name; None for any other partition."""
-    spec = table.spec()
-    fields = list(spec.fields())
+    fields = spec["fields"]
     if not fields:
         return None, ""
-    if len(fields) > 1 or str(fields[0].transform()) != "day":
+    names = {field["id"]: field["name"] for field in schema["fields"]}
+    first = fields[0]
+    if len(fields) > 1 or first["transform"] != "day" or first["source-id"] not in names:
         return None
-    return str(table.schema().findColumnName(fields[0].sourceId())), str(fields[0].name())
+    return names[first["source-id"]], first["name"]

@@ -143,16 +143,20 @@ class FileTarget:
         )
         place = "" if day is None else f"{self.partition}={day}/"
         uri = f"{self.folder}{place}{uuid.uuid4()}.parquet"
-        system, path = filesystem(uri, self.store)
-        if isinstance(system, fs.LocalFileSystem):
-            system.create_dir(path.rpartition("/")[0])
-        with system.open_output_stream(path) as sink:
+        with self.create(uri) as sink:
             # Most columns have as many values as rows, and where not, zstd sees it as well.
             pq.write_table(
                 table.cast(self.schema), sink, compression=self.codec, use_dictionary=False
             )
             size = sink.tell()
         return Written(uri, size, rows.num_rows, day)
+
+    def create(self, uri: str) -> pa.NativeFile:
+        """Begin a file of the table."""
+        system, path = filesystem(uri, self.store)
+        if isinstance(system, fs.LocalFileSystem):
+            system.create_dir(path.rpartition("/")[0])
+        return system.open_output_stream(path)
 
 
 def filesystem(uri: str, store: ObjectStore | None) -> tuple[fs.FileSystem, str]:

@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from pyspark.sql import Row, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from lake_consumer.batches import Batch
 from lake_consumer.errors import LakeError, ShapeUnknown, SnapshotGone, UndecodableMessage
@@ -23,7 +22,9 @@ from lake_consumer.iceberg.blocks import TablePlan
 from lake_consumer.iceberg.cutting import CutTable, CutWriter
 from lake_consumer.iceberg.facts import Facts
 from lake_consumer.iceberg.failures import clear_errors
+from lake_consumer.iceberg.folding import folding
 from lake_consumer.iceberg.loading import SnapshotLoads
+from lake_consumer.iceberg.mirror import MirrorBatch
 from lake_consumer.iceberg.names import CUTS, RESYNCS, LakeName, log_of, table_of_log
 from lake_consumer.iceberg.states import StateBook
 from lake_consumer.iceberg.table import Cut, TableApplier
@@ -78,6 +79,7 @@ class Lake:
         self._reader = BatchReader(spark, nats, dead_letters)
         self._ahead = ReadAhead(self._reader)
         self._gone: set[tuple[str, int]] = set()
+        self._cores = spark.sparkContext.defaultParallelism
 
     @clear_errors
     def watermarks(self) -> tuple[Watermark, dict[LakeName, Watermark]]:
@@ -246,12 +248,29 @@ class Lake:
                 applier.follow([revision])
 
     def _apply_tables(self, reading: Reading, found: Mapping[TableName, Facts]) -> list[Cut]:
-        def apply_one(table: TableName) -> Cut:
-            own = reading.blocks.where(F.col("token") == table.token)
-            return self._applier(table).apply(own, found[table], reading.plans[table.token])
+        """Bring a batch into logs and mirrors, which need nothing of each other, side by side."""
+        appliers = {table: self._applier(table) for table in sorted(found)}
+
+        def begin(table: TableName) -> MirrorBatch | None:
+            return appliers[table].begin(found[table], reading.plans[table.token])
+
+        def append(table: TableName) -> None:
+            plan = reading.plans[table.token]
+            appliers[table].append(reading.blocks, found[table], plan)
+
+        def finish(pair: tuple[TableName, MirrorBatch]) -> None:
+            appliers[pair[0]].finish(pair[1], folded[pair[1].token])
 
         with ThreadPoolExecutor(self._side_by_side) as pool:
-            return list(pool.map(apply_one, sorted(found)))
+            begun = dict(zip(appliers, pool.map(begin, appliers), strict=True))
+            batches = {table: batch for table, batch in begun.items() if batch is not None}
+            appending = [pool.submit(append, table) for table in appliers]
+            plans = {batch.token: batch.fold_plan for batch in batches.values()}
+            with folding(reading.blocks, plans, self._cores) as folded:
+                list(pool.map(finish, batches.items()))
+            for appended in appending:
+                appended.result()
+        return [applier.cut(found[table]) for table, applier in appliers.items()]
 
     def _all_appliers(self) -> dict[TableName, TableApplier]:
         """Every table of the lake: any of them may be in a batch."""

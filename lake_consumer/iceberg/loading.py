@@ -29,7 +29,7 @@ from lake_consumer.iceberg.decode import Decoder, SentRow, row_type
 from lake_consumer.iceberg.failures import clear_errors
 from lake_consumer.iceberg.following import ShapeFollower
 from lake_consumer.iceberg.keys import KeyedRows, field
-from lake_consumer.iceberg.mirror import FOLD_PARTITIONS, spark_schema
+from lake_consumer.iceberg.mirror import spark_schema
 from lake_consumer.iceberg.names import log_of, mirror_of
 from lake_consumer.iceberg.opening import OpenPart
 from lake_consumer.iceberg.outcomes import (
@@ -55,6 +55,7 @@ from schemas.names import TableName
 from schemas.shapes import TableShape
 
 PARTS_PER_CORE = 4
+FOLD_PARTITIONS = 8
 
 
 @dataclass(frozen=True)

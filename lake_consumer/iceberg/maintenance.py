@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import count
-from typing import Any
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
@@ -34,6 +33,7 @@ from lake_consumer.care import (
 )
 from lake_consumer.cuts import CutRow
 from lake_consumer.iceberg.failures import translate
+from lake_consumer.iceberg.javas import JavaReader
 from lake_consumer.iceberg.names import CATALOG, CHANGES_SUFFIX, CUTS, LakeName, mirror_of, quote
 from lake_consumer.iceberg.tables import LakeTables, Table
 from lake_consumer.iceberg.unstamped import argument, take_stamp_off, text
@@ -218,7 +218,7 @@ class Caretaker:
         table = self._tables.load(name)
         current = table.currentSnapshot()
         old = plan_expiry(
-            _snapshots(table),
+            _snapshots(self._tables.java, table),
             None if current is None else int(current.snapshotId()),
             self._named(name, table),
             datetime.now(UTC) - min(self.options.keep, GRACE),
@@ -249,7 +249,7 @@ class Caretaker:
 
     def health(self, name: LakeName) -> Health:
         table = self._tables.load(name)
-        table_facts = _totals(table)
+        table_facts = _totals(self._tables.java, table)
         small = 0
         if table_facts["total-data-files"] > 1:
             limit = self.options.target_bytes * 3 // 4
@@ -266,7 +266,7 @@ class Caretaker:
             rows=table_facts["total-records"],
             deleted_rows=table_facts["total-position-deletes"],
             manifests=manifests,
-            snapshots=sum(1 for _ in table.snapshots()),
+            snapshots=len(self._tables.java.list(table.snapshots())),
         )
 
     def _by_partition(self, table: Table) -> str:
@@ -274,7 +274,8 @@ class Caretaker:
 
     def _named(self, name: LakeName, table: Table) -> set[int]:
         """Snapshots that a kept cut, a branch or a tag names."""
-        named = {int(ref.snapshotId()) for ref in dict(table.refs()).values()}
+        refs = self._tables.java.list(table.refs().values())
+        named = {int(ref.snapshotId()) for ref in refs}
         is_log = name.namespace.endswith(CHANGES_SUFFIX)
         own = f"{name.namespace.removesuffix(CHANGES_SUFFIX)}.{name.name}" if is_log else str(name)
         for row in self._cut_rows():
@@ -313,20 +314,20 @@ class Caretaker:
         )
 
 
-def _snapshots(table: Table) -> Iterator[SnapshotFacts]:
-    for snapshot in table.snapshots():
+def _snapshots(java: JavaReader, table: Table) -> Iterator[SnapshotFacts]:
+    for snapshot in java.list(table.snapshots()):
         parent = snapshot.parentId()
         yield SnapshotFacts(
             snapshot_id=int(snapshot.snapshotId()),
             parent_id=None if parent is None else int(parent),
             committed_at=datetime.fromtimestamp(snapshot.timestampMillis() / 1000, UTC),
-            summary=dict(snapshot.summary()),
+            summary=java.map(snapshot.summary()),
         )
 
 
-def _totals(table: Table) -> dict[str, int]:
+def _totals(java: JavaReader, table: Table) -> dict[str, int]:
     snapshot = table.currentSnapshot()
-    summary: dict[str, Any] = {} if snapshot is None else dict(snapshot.summary())
+    summary = {} if snapshot is None else java.map(snapshot.summary())
     names = ("total-data-files", "total-records", "total-position-deletes")
     return {name: int(summary.get(name) or 0) for name in names}
 

@@ -6,12 +6,17 @@
 | a truncate         | overwrite with the outcomes of what follows the last one |
 | inserts only       | append: PostgreSQL's key says that none of them is there |
 | anything else      | delete the keys that the mirror holds, append the rows, publish both |
+
+Executors write the rows as files and find those that go, and the driver commits names of files
+(`deleting`). Where that cannot be, or rows wait for columns that only the mirror has, Spark writes
+to a branch: a MERGE deletes, and an append follows.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import partial
 from itertools import count
 
 import pyarrow as pa
@@ -23,25 +28,20 @@ from pyspark.sql.types import StructType
 from lake_consumer.columns import Columns
 from lake_consumer.evolution import Renames
 from lake_consumer.iceberg.adding import FileAdder
-from lake_consumer.iceberg.datafiles import Written, read_files
+from lake_consumer.iceberg.deleting import Deleted, RowDeleter, key_fields
 from lake_consumer.iceberg.facts import Facts
+from lake_consumer.iceberg.finding import HeldKeys
+from lake_consumer.iceberg.folding import Folded, FoldPlan
 from lake_consumer.iceberg.keys import KeyedRows
 from lake_consumer.iceberg.merge import delete_sql
 from lake_consumer.iceberg.opening import OpenPart
-from lake_consumer.iceberg.outcomes import (
-    FOLDED,
-    Folder,
-    heal,
-    healing_schema,
-    mirror_arrow_schema,
-)
-from lake_consumer.iceberg.staging import Staging, branch_of
+from lake_consumer.iceberg.outcomes import Folder, heal, healing_schema, mirror_arrow_schema
+from lake_consumer.iceberg.staging import Staging, Transaction, branch_of
 from lake_consumer.iceberg.tables import LakeTables, Table
 
 BROADCAST_ROWS = 4_000_000
 """With more keys than that, Spark decides how to join: every reader would have to hold them."""
 
-FOLD_PARTITIONS = 8
 _views = count()
 
 
@@ -63,131 +63,156 @@ def plan_write(facts: Facts, mark: int, *, is_empty: bool) -> Write:
     return Write.APPEND if is_empty or facts.inserts == facts.rows else Write.REPLACE
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
+class MirrorBatch:
+    """What one batch means for a mirror, decided before anything of it is written."""
+
+    token: str
+    mirror: Table
+    plan: Write
+    facts: Facts
+    rows: KeyedRows
+    columns: Columns
+    folder: Folder
+    buckets: int
+    key_fields: tuple[int, ...] | None
+    """The key's columns, where executors can find rows by them; else it takes a MERGE."""
+
+    @property
+    def is_written(self) -> bool:
+        """Whether executors write the rows that come; else Spark has to."""
+        return self.folder.target is not None
+
+    @property
+    def is_by_files(self) -> bool:
+        """Whether nothing but files of executors is needed, unless rows wait for columns."""
+        return self.is_written and (self.plan is not Write.REPLACE or self.key_fields is not None)
+
+    @property
+    def fold_plan(self) -> FoldPlan:
+        return FoldPlan(
+            folder=self.folder,
+            rows=self.facts.rows,
+            buckets=self.buckets,
+            is_tied=self.facts.moved,
+            gives_keys=self.plan is Write.REPLACE and self.key_fields is not None,
+            is_kept=self.facts.unchanged or not self.is_by_files,
+        )
+
+
+class NotByFiles(Exception):
+    """Files alone do not do: it takes Spark to write a batch."""
+
+
 class MirrorWriter:
     """Writes one table's batches to its mirror."""
 
-    spark: SparkSession
-    tables: LakeTables
-    files: FileAdder
-    sql: str
+    def __init__(self, spark: SparkSession, tables: LakeTables, files: FileAdder, sql: str) -> None:
+        self._spark = spark
+        self._tables = tables
+        self._files = files
+        self._deleter = RowDeleter(spark, tables, files)
+        self._sql = sql
 
-    def write(
+    def begin(
         self,
         mirror: Table,
-        blocks: DataFrame,
+        token: str,
         facts: Facts,
         rows: KeyedRows,
         *,
         buckets: int,
         renames: Renames,
-    ) -> None:
-        """Bring a table's blocks into its mirror, as far as they are above its mark."""
+    ) -> MirrorBatch | None:
+        """Say what is to be done with a table's blocks above its mirror's mark, if anything."""
         mirror.refresh()
-        mark = self.tables.watermark(mirror).stream_sequence
+        mark = self._tables.watermark(mirror).stream_sequence
         plan = plan_write(facts, mark, is_empty=mirror.currentSnapshot() is None)
         if plan is Write.NOTHING:
-            return
-        columns = self.tables.columns(mirror)
-        target = self.files.target(mirror)
-        folder = Folder(rows, columns, _above(facts, mark), renames, target)
-        folded = self._fold(blocks, facts, folder, buckets)
-        folded.persist()
-        try:
-            outcome = self._outcome(folded, facts, rows, columns, is_written=target is not None)
-            staging = Staging(self.tables, mirror, self.sql)
-            staging.publish(lambda to: self._stage(plan, mirror, to, outcome))
-        finally:
-            folded.unpersist()
-        mirror.refresh()
-
-    def _fold(self, blocks: DataFrame, facts: Facts, folder: Folder, buckets: int) -> DataFrame:
-        # A change of key ties buckets together, so then there is one place for all of them.
-        parts = 1 if facts.moved else min(buckets, FOLD_PARTITIONS)
-        spread = blocks.repartition(parts, "bucket") if parts > 1 else blocks.repartition(1)
-        return spread.select("first", "block").mapInArrow(folder, from_arrow_schema(FOLDED))
-
-    def _outcome(
-        self,
-        folded: DataFrame,
-        facts: Facts,
-        rows: KeyedRows,
-        columns: Columns,
-        *,
-        is_written: bool,
-    ) -> Outcome:
-        if not is_written:
-            return Outcome(folded, facts, rows, columns, heals=facts.unchanged)
-        # Collecting names alone makes every outcome, and keeps it where it was made.
-        names = folded.select(
-            "files", F.isnotnull("held").alias("holds"), F.isnotnull("healing").alias("heals")
-        ).collect()
-        return Outcome(
-            folded,
-            facts,
-            rows,
-            columns,
-            files=tuple(file for name in names for file in read_files(name["files"])),
-            holds=any(name["holds"] for name in names),
-            heals=any(name["heals"] for name in names),
+            return None
+        columns = self._tables.columns(mirror)
+        target = self._files.target(mirror)
+        few_keys = facts.rows <= BROADCAST_ROWS
+        can_delete = few_keys and self._deleter.can_delete(mirror)
+        return MirrorBatch(
+            token=token,
+            mirror=mirror,
+            plan=plan,
+            facts=facts,
+            rows=rows,
+            columns=columns,
+            folder=Folder(rows, columns, _above(facts, mark), renames, target),
+            buckets=buckets,
+            key_fields=key_fields(rows, target) if can_delete else None,
         )
 
-    def _stage(self, plan: Write, mirror: Table, to: str, outcome: Outcome) -> None:
-        """Write what the batch makes of the mirror to a branch."""
-        if plan is Write.REPLACE and outcome.holds:
-            self._delete(to, outcome)
+    def finish(self, batch: MirrorBatch, folded: Folded) -> None:
+        """Bring what the fold made of a batch into the mirror."""
+        staging = Staging(self._tables, batch.mirror, self._sql)
+        try:
+            if folded.heals or not batch.is_by_files:
+                raise NotByFiles
+            staging.publish_at_once(partial(self._stage_files, batch, folded))
+        except NotByFiles:
+            staging.publish(partial(self._stage, batch, folded))
+        batch.mirror.refresh()
+
+    def _stage_files(
+        self, batch: MirrorBatch, folded: Folded, change: Transaction, branch: str
+    ) -> None:
+        """Add to a transaction what executors have written, or are to write for it."""
+        if batch.plan is Write.REPLACE and folded.holds:
+            deleted = self._search(batch, folded)
+            self._deleter.commit(change, batch.mirror, folded.files, deleted, branch)
+            return
         # After a truncate every row began with an insert, so nothing is kept of before.
-        instead = plan is Write.OVERWRITE
-        if outcome.files is None:
-            made = outcome.rows_made()
-            if outcome.heals:
-                made = made.unionByName(self._healed(outcome))
+        instead = batch.plan is Write.OVERWRITE
+        self._files.add(batch.mirror, folded.files, branch, change=change, instead=instead)
+
+    def _search(self, batch: MirrorBatch, folded: Folded) -> Deleted:
+        target = batch.folder.target
+        if batch.key_fields is None or target is None:
+            raise NotByFiles
+        held = HeldKeys(folded.keys, batch.key_fields, target)
+        found = self._deleter.search(batch.mirror, batch.token, held)
+        if found is None:
+            raise NotByFiles
+        return found
+
+    def _stage(self, batch: MirrorBatch, folded: Folded, to: str) -> None:
+        """Write what the batch makes of the mirror to a branch, where it takes Spark to do so."""
+        if batch.plan is Write.REPLACE and folded.holds:
+            self._delete(batch, folded, to)
+        instead = batch.plan is Write.OVERWRITE
+        if not batch.is_written:
+            made = _opened(folded, "rows", mirror_arrow_schema(batch.columns))
+            if folded.heals:
+                made = made.unionByName(self._healed(batch, folded))
             writer = made.writeTo(to)
             writer.overwrite(F.lit(True)) if instead else writer.append()
             return
-        self.files.add(mirror, outcome.files, branch_of(to), instead=instead)
-        if outcome.heals:
-            self._healed(outcome).writeTo(to).append()
+        self._files.add(batch.mirror, folded.files, branch_of(to), instead=instead)
+        if folded.heals:
+            self._healed(batch, folded).writeTo(to).append()
 
-    def _delete(self, to: str, outcome: Outcome) -> None:
-        keys, facts = outcome.keys_held(), outcome.facts
+    def _delete(self, batch: MirrorBatch, folded: Folded, to: str) -> None:
+        keys, facts = _opened(folded, "held", batch.rows.schema), batch.facts
         view = f"_held_{next(_views)}"
         hinted = F.broadcast(keys) if facts.rows <= BROADCAST_ROWS else keys
         hinted.createOrReplaceTempView(view)
         try:
-            self.spark.sql(delete_sql(to, view, outcome.rows, facts.edges))
+            self._spark.sql(delete_sql(to, view, batch.rows, facts.edges))
         finally:
-            self.spark.catalog.dropTempView(view)
+            self._spark.catalog.dropTempView(view)
 
-    def _healed(self, outcome: Outcome) -> DataFrame:
+    def _healed(self, batch: MirrorBatch, folded: Folded) -> DataFrame:
         # Main, not the branch: what waits for a column needs the row as it was.
-        return heal(outcome.rows_waiting(), self.spark.table(self.sql), outcome.rows)
+        waiting = _opened(folded, "healing", healing_schema(batch.rows.columns))
+        return heal(waiting, self._spark.table(self._sql), batch.rows)
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What a batch makes of a mirror: keys that go, rows that come, rows that wait for columns."""
-
-    folded: DataFrame
-    facts: Facts
-    rows: KeyedRows
-    columns: Columns
-    files: tuple[Written, ...] | None = None
-    """The rows that come, where executors have written them; else Spark has to."""
-    holds: bool = True
-    heals: bool = False
-
-    def keys_held(self) -> DataFrame:
-        return self._opened("held", self.rows.schema)
-
-    def rows_made(self) -> DataFrame:
-        return self._opened("rows", mirror_arrow_schema(self.columns))
-
-    def rows_waiting(self) -> DataFrame:
-        return self._opened("healing", healing_schema(self.rows.columns))
-
-    def _opened(self, part: str, schema: pa.Schema) -> DataFrame:
-        return self.folded.select(part).mapInArrow(OpenPart(), spark_schema(schema))
+def _opened(folded: Folded, part: str, schema: pa.Schema) -> DataFrame:
+    return folded.frame.select(part).mapInArrow(OpenPart(), spark_schema(schema))
 
 
 def _above(facts: Facts, mark: int) -> int:

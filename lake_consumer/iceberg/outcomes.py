@@ -56,7 +56,7 @@ def mirror_arrow_schema(columns: Columns) -> pa.Schema:
 
 @dataclass(frozen=True)
 class Folder:
-    """Folds blocks of one table, for `mapInArrow`: columns `first` and `block` in, `FOLDED` out."""
+    """Folds blocks of one table to rows of `FOLDED`."""
 
     rows: KeyedRows
     mirror: Columns
@@ -65,17 +65,11 @@ class Folder:
     target: FileTarget | None = None
     """Where the rows are written right here; they come out as files then."""
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        found = [
-            (first.as_py(), block.as_buffer())
-            for batch in batches
-            for first, block in zip(batch.column(0), batch.column(1), strict=True)
-        ]
-        if not found:
-            return
+    def fold_blocks(self, blocks: list[tuple[int, Any]]) -> Iterator[pa.RecordBatch]:
+        """Fold blocks, each given with its first stream sequence."""
         # Blocks of one bucket do not overlap, so in their order all changes of a key are.
-        found.sort(key=lambda pair: pair[0])
-        yield from self.fold_all(pa.concat_tables([read_ipc(block) for _, block in found]))
+        ordered = sorted(blocks, key=lambda pair: pair[0])
+        yield from self.fold_all(pa.concat_tables([read_ipc(block) for _, block in ordered]))
 
     def fold_all(self, changes: pa.Table) -> Iterator[pa.RecordBatch]:
         """Fold what counts of changes in stream order, if anything does."""

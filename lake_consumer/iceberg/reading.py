@@ -9,14 +9,16 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog.sql import IcebergNamespaceProperties, IcebergTables, SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import NestedField, StringType
+from sqlalchemy import inspect
 
 from lake_consumer.catalogs import CatalogUri
 from lake_consumer.cuts import CutBook, CutRow
-from lake_consumer.errors import NoLake
+from lake_consumer.errors import NoLake, NoLakeYet
 from lake_consumer.iceberg.names import CATALOG, CHANGES_SUFFIX, CUTS, LakeName
 from lake_consumer.tablestates import WAITING, describe_state
 from lake_consumer.watermark import EMPTY, Watermark
@@ -42,7 +44,12 @@ class TableStatus:
 
 
 def open_catalog(uri: CatalogUri, warehouse: str) -> Catalog:
-    return load_catalog(CATALOG, **uri.pyiceberg(), warehouse=warehouse)
+    """Open the catalog as it is: whoever reads a lake that is just being made must not make it too.
+
+    Of two that make the tables of a catalog at the same moment, one fails.
+    """
+    options = {"init_catalog_tables": "false", **uri.pyiceberg()}
+    return load_catalog(CATALOG, **options, warehouse=warehouse)
 
 
 class LakeReader:
@@ -50,10 +57,14 @@ class LakeReader:
 
     def __init__(self, uri: CatalogUri, warehouse: str) -> None:
         if (file := uri.sqlite_file) is not None and not file.exists():
-            raise NoLake(f"there is no lake yet: no catalog at {file}")
+            raise NoLakeYet(f"there is no lake yet: no catalog at {file}")
         self._uri = uri
         with self._clear_errors():
             self._catalog = open_catalog(uri, warehouse)
+            is_made = _is_made(self._catalog)
+        if not is_made:
+            self.close()
+            raise NoLakeYet(f"there is no lake yet: the catalog {uri.shown} is empty")
 
     def __enter__(self) -> Self:
         return self
@@ -108,10 +119,22 @@ class LakeReader:
             raise NoLake(f"the catalog {self._uri.shown} cannot be read: {error}") from error
 
 
+def _is_made(catalog: Catalog) -> bool:
+    """Whether a catalog in a database has the tables it is kept in."""
+    if not isinstance(catalog, SqlCatalog):
+        return True
+    kept_in = (IcebergTables, IcebergNamespaceProperties)
+    held = inspect(catalog.engine).get_table_names()
+    return all(table.__tablename__ in held for table in kept_in)
+
+
 def read_statuses(uri: CatalogUri, warehouse: str) -> list[TableStatus]:
-    if (file := uri.sqlite_file) is not None and not file.exists():
+    """Say where every table stands; there are none before a consumer made the lake."""
+    try:
+        lake = LakeReader(uri, warehouse)
+    except NoLakeYet:
         return []
-    with LakeReader(uri, warehouse) as lake:
+    with lake:
         names = lake.names()
         unreadable = lake.cuts().unreadable()
         statuses = {name: _status(str(name), lake.load(name)) for name in names}

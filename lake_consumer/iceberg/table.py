@@ -7,10 +7,10 @@ between them can be taken again.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from lake_consumer.batches import Batch
@@ -22,12 +22,13 @@ from lake_consumer.iceberg.blocks import TablePlan
 from lake_consumer.iceberg.datafiles import Written
 from lake_consumer.iceberg.decode import Decoder, log_arrow_schema
 from lake_consumer.iceberg.facts import Facts
+from lake_consumer.iceberg.folding import Folded
 from lake_consumer.iceberg.following import ShapeFollower
 from lake_consumer.iceberg.keys import KeyedRows
-from lake_consumer.iceberg.mirror import MirrorWriter
+from lake_consumer.iceberg.mirror import MirrorBatch, MirrorWriter
 from lake_consumer.iceberg.names import log_of, mirror_of
 from lake_consumer.iceberg.opening import OpenBlocks
-from lake_consumer.iceberg.staging import Staging, branch_of
+from lake_consumer.iceberg.staging import Staging
 from lake_consumer.iceberg.states import StateBook
 from lake_consumer.iceberg.tables import LakeTables, Table
 from lake_consumer.logs import warn
@@ -128,29 +129,33 @@ class TableApplier:
         key = tuple(by_position[column.position] for column in self._newest.key)
         return KeyedRows(self._columns, key) if key else None
 
-    def apply(self, blocks: DataFrame, facts: Facts, plan: TablePlan) -> Cut:
-        """Bring the table's blocks of one batch into its log and its mirror."""
+    def begin(self, facts: Facts, plan: TablePlan) -> MirrorBatch | None:
+        """Say what a batch means for the mirror; None where it means nothing."""
         self._rows = facts.rows
-        # Neither needs the other, and one alone leaves cores idle while it plans and commits.
-        with ThreadPoolExecutor(1) as beside:
-            appending = beside.submit(self._append, blocks, facts, plan)
-            mirror = self._write_mirror(blocks, facts, plan)
-            log = appending.result()
+        mirror, keyed = self._open_mirror(facts.revision), plan.key
+        if mirror is None or keyed is None:
+            return None
+        renames = renames_in(self._known, self._columns) if facts.unchanged else {}
+        token = self._table.token
+        return self._writer.begin(
+            mirror, token, facts, keyed, buckets=plan.buckets, renames=renames
+        )
+
+    def finish(self, batch: MirrorBatch, folded: Folded) -> None:
+        """Bring what the fold made of a batch into the mirror."""
+        self._writer.finish(batch, folded)
+
+    def cut(self, facts: Facts) -> Cut:
+        """Where the table stands when all of a batch is in."""
         return Cut(
             table=self._table,
             changes=facts.rows,
-            snapshot_id=_snapshot(mirror),
-            changes_snapshot_id=_snapshot(log),
+            snapshot_id=_snapshot(self._mirror),
+            changes_snapshot_id=_snapshot(self._log),
         )
 
-    def _write_mirror(self, blocks: DataFrame, facts: Facts, plan: TablePlan) -> Table | None:
-        mirror, keyed = self._open_mirror(facts.revision), plan.key
-        if mirror is not None and keyed is not None:
-            renames = renames_in(self._known, self._columns) if facts.unchanged else {}
-            self._writer.write(mirror, blocks, facts, keyed, buckets=plan.buckets, renames=renames)
-        return mirror
-
-    def _append(self, blocks: DataFrame, facts: Facts, plan: TablePlan) -> Table:
+    def append(self, blocks: DataFrame, facts: Facts, plan: TablePlan) -> None:
+        """Bring the table's part of a batch's blocks into its log."""
         log = self._log
         if log is None:
             raise LookupError(f"{self._table} was given changes before its shape")
@@ -159,18 +164,20 @@ class TableApplier:
         mark = self._tables.watermark(log).stream_sequence
         if facts.last <= mark:
             self.forget(facts.files)
-            return log
+            return
         staging = Staging(self._tables, log, self._log_sql)
         if facts.files and mark > plan.above:
             raise LakeBusy(f"{log.name()} was changed by another consumer of the stream")
         if facts.files:
-            staging.publish(lambda branch: self._files.add(log, facts.files, branch_of(branch)))
+            staging.publish_at_once(
+                lambda change, to: self._files.add(log, facts.files, to, change=change)
+            )
         else:
             schema = from_arrow_schema(log_arrow_schema(self._columns), prefer_timestamp_ntz=True)
-            opened = blocks.select("block").mapInArrow(OpenBlocks(mark), schema)
+            own = blocks.where(F.col("token") == self._table.token)
+            opened = own.select("block").mapInArrow(OpenBlocks(mark), schema)
             staging.publish(lambda branch: opened.writeTo(branch).append())
         log.refresh()
-        return log
 
     def _open_mirror(self, revision: int) -> Table | None:
         if not self._states.get(self._table).is_live:

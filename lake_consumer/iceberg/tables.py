@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from lake_consumer.columns import Columns, read_doc
 from lake_consumer.evolution import AddColumn, DropColumn, RenameColumn, SetAside, Step, WidenColumn
 from lake_consumer.formats import DEFAULT_FORMAT, FORMAT_SETTING, FORMATS, format_of
+from lake_consumer.iceberg.javas import JavaReader
 from lake_consumer.iceberg.names import CATALOG, LakeName, quote
 from lake_consumer.iceberg.types import IcebergType, iceberg_type, one_type_schema
 from lake_consumer.logs import info
@@ -53,10 +54,12 @@ class LakeTables:
         self._gateway = gateway
         self._jvm = gateway.jvm
         self.iceberg = self._iceberg = self._jvm.org.apache.iceberg
+        self.java = JavaReader(self._iceberg)
         self.stamp: Mapping[str, str] = {}
         # Found once: every look-up of a class by its name asks Java's class loaders several times.
         self._namespace = self._iceberg.catalog.Namespace.of
         self._table_identifier = self._iceberg.catalog.TableIdentifier.of
+        self._schema_to_json = self._iceberg.SchemaParser.toJson
         self._catalog = self._iceberg.spark.Spark3Util.loadIcebergCatalog(
             spark._jsparkSession, CATALOG
         )
@@ -81,7 +84,7 @@ class LakeTables:
         if name in self._told:
             return
         self._told.add(name)
-        found = format_of(table.operations().current().formatVersion(), dict(table.properties()))
+        found = format_of(table.operations().current().formatVersion(), self.properties(table))
         if found != self._format:
             info("the table keeps the format it has", table=name, has=found, asked=self._format)
 
@@ -109,15 +112,15 @@ class LakeTables:
         """All tables of the lake."""
         return [
             LakeName(space.level(0), identifier.name())
-            for space in self._catalog.listNamespaces()
-            for identifier in self._catalog.listTables(space)
+            for space in self.java.list(self._catalog.listNamespaces())
+            for identifier in self.java.list(self._catalog.listTables(space))
         ]
 
     def watermark(self, table: Table) -> Watermark:
         """The newest stamp in the table's history; snapshots of others are looked through."""
         snapshot = table.currentSnapshot()
         while snapshot is not None:
-            found = Watermark.from_summary(dict(snapshot.summary()))
+            found = Watermark.from_summary(self.java.map(snapshot.summary()))
             if found is not None:
                 return found
             parent = snapshot.parentId()
@@ -126,13 +129,19 @@ class LakeTables:
 
     def columns(self, table: Table, parent: str | None = None) -> Columns:
         """The columns we made, of the table or of one of its struct columns."""
-        schema = table.schema()
-        struct = schema.asStruct() if parent is None else schema.findType(parent)
-        found = [read_doc(field.name(), field.doc()) for field in struct.fields()]
+        struct = self.schema(table)
+        if parent is not None:
+            struct = next(field["type"] for field in struct["fields"] if field["name"] == parent)
+        found = [read_doc(field["name"], field.get("doc")) for field in struct["fields"]]
         return tuple(column for column in found if column is not None)
 
+    def schema(self, table: Table) -> dict[str, Any]:
+        """Iceberg's own JSON of a table's schema."""
+        schema: dict[str, Any] = json.loads(self._schema_to_json(table.schema()))
+        return schema
+
     def properties(self, table: Table) -> dict[str, str]:
-        return dict(table.properties())
+        return self.java.map(table.properties())
 
     def set_properties(
         self, table: Table, properties: Mapping[str, str], *, without: Iterable[str] = ()

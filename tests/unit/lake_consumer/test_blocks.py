@@ -14,6 +14,7 @@ from lake_consumer.fold import Event, fold
 from lake_consumer.iceberg.blocks import BLOCKS, BlockMaker, TablePlan
 from lake_consumer.iceberg.decode import Decoder
 from lake_consumer.iceberg.facts import Facts
+from lake_consumer.iceberg.folding import Folders
 from lake_consumer.iceberg.keys import KeyedRows
 from lake_consumer.iceberg.opening import OpenBlocks, read_ipc
 from lake_consumer.iceberg.outcomes import Folder
@@ -165,9 +166,8 @@ def test_blocks_fold_to_what_their_changes_fold_to(seed: int, kind: str) -> None
     halves = [make(maker, changes[:90]), make(maker, changes[90:], first=91)]
 
     keys = keyed(kind)
-    [folded] = list(
-        Folder(keys, keys.columns, 0)(half.select(["first", "block"]) for half in reversed(halves))
-    )
+    folders = Folders({"t": Folder(keys, keys.columns, 0)})
+    [folded] = folders(half.select(["token", "first", "block"]) for half in reversed(halves))
 
     parts = folded.to_pylist()[0]
     held = read_ipc(parts["held"])["_k0"].to_pylist()

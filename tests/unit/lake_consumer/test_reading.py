@@ -1,20 +1,25 @@
-"""Reading the lake leaves nothing open behind it."""
+"""Reading the lake makes nothing, and leaves nothing open behind it."""
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import psutil
+import pytest
+from pyiceberg.catalog import load_catalog
 
 from lake_consumer.catalogs import CatalogUri
-from lake_consumer.iceberg.names import LakeName
-from lake_consumer.iceberg.reading import LakeReader, open_catalog, read_statuses
+from lake_consumer.errors import NoLake, NoLakeYet
+from lake_consumer.iceberg.names import CATALOG, LakeName
+from lake_consumer.iceberg.reading import LakeReader, read_statuses
 
 
 def test_status_asked_for_again_and_again_keeps_no_catalog_open(tmp_path: Path) -> None:
     """`run` asks for it at every scrape of its metrics, for weeks."""
     uri, warehouse = CatalogUri(f"sqlite:///{tmp_path}/catalog.db"), f"file://{tmp_path}"
-    catalog = open_catalog(uri, warehouse)
+    catalog = load_catalog(CATALOG, **uri.pyiceberg(), warehouse=warehouse)
     catalog.create_namespace("public")
     catalog.close()
     with LakeReader(uri, warehouse) as lake:
@@ -25,3 +30,33 @@ def test_status_asked_for_again_and_again_keeps_no_catalog_open(tmp_path: Path) 
     assert found == [["public.docs"]] * 3
     open_files = [Path(file.path) for file in psutil.Process().open_files()]
     assert not [file for file in open_files if file.name == "catalog.db"]
+
+
+@pytest.mark.parametrize("made", [(), ("iceberg_tables",)])
+def test_a_catalog_that_is_just_being_made_is_left_to_whoever_makes_it(
+    tmp_path: Path, made: tuple[str, ...]
+) -> None:
+    """Spark makes its tables one after the other; a reader that made one too would fail either."""
+    file = tmp_path / "catalog.db"
+    uri, warehouse = CatalogUri(f"sqlite:///{file}"), f"file://{tmp_path}"
+    with closing(sqlite3.connect(file)) as connection:
+        for table in made:
+            connection.execute(f"CREATE TABLE {table} (catalog_name TEXT)")
+
+        assert read_statuses(uri, warehouse) == []
+        with pytest.raises(NoLakeYet, match="no lake yet"):
+            LakeReader(uri, warehouse)
+
+        found = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        assert [name for (name,) in found] == list(made)
+
+
+def test_a_catalog_that_cannot_be_read_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
+    """`status` would say that nothing was applied so far."""
+    file = tmp_path / "catalog.db"
+    file.write_text("this is not a database, and longer than the header of one " * 10)
+
+    with pytest.raises(NoLake, match="cannot be read") as raised:
+        read_statuses(CatalogUri(f"sqlite:///{file}"), f"file://{tmp_path}")
+
+    assert not isinstance(raised.value, NoLakeYet)
