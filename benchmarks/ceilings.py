@@ -12,21 +12,23 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import nats
 
-from benchmarks.measure import CpuMeter
+from benchmarks.measure import CpuMeter, settle
 from benchmarks.scenario import Figures, Wrong
 from benchmarks.stack import PUBLICATION, Stack
 from bridge.jetstream.batch import FLOW, OUTSTANDING_ACKS
 from bridge.jetstream.provision import stream_config
 from examples.embedded import EmbeddedNats, temporary_folder
-from schemas.streams import CDC_STREAM
+from schemas.streams import CDC_STREAM, StreamSpec
 
 
 def recvlogical(stack: Stack, changes: int, end_lsn: str) -> Figures:
     """The WAL's own pace: PostgreSQL's `pg_recvlogical` into /dev/null."""
     with stack.slot() as slot:
+        settle()
         started = time.perf_counter()
         process = subprocess.Popen(
             [
@@ -57,12 +59,15 @@ _HELLO = (
 )
 
 
-def raw_writer(body: bytes, count: int) -> Figures:
+def raw_writer(
+    body: bytes, count: int, *, with_ids: bool = True, compressed: bool = True
+) -> Figures:
     """JetStream's own pace: ready-made messages down a socket, into a stream like the bridge's."""
     count = min(count, AT_MOST_BYTES // (len(body) + 200)) // FLOW * FLOW
-    blocks = list(_blocks(body, count))
+    blocks = list(_blocks(body, count, with_ids=with_ids))
     with temporary_folder() as folder, EmbeddedNats(folder / "nats") as server:
-        asyncio.run(_make_stream(server.url))
+        settle()
+        asyncio.run(_make_stream(server.url, replace(CDC_STREAM, compressed=compressed)))
         with socket.create_connection(("127.0.0.1", server.port)) as wire:
             wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             wire.sendall(_HELLO)
@@ -79,16 +84,18 @@ def raw_writer(body: bytes, count: int) -> Figures:
             return {"writer_per_s": count / seconds, **meter.microseconds_each(count)}
 
 
-def _blocks(body: bytes, count: int) -> Iterator[bytes]:
+def _blocks(body: bytes, count: int, *, with_ids: bool) -> Iterator[bytes]:
     """Write `count` messages as the server acknowledges them, 500 at a time."""
     for first in range(1, count + 1, FLOW):
-        yield b"".join(_frame(body, n, count) for n in range(first, first + FLOW))
+        numbers = range(first, first + FLOW)
+        yield b"".join(_frame(body, n, count, with_ids=with_ids) for n in numbers)
 
 
-def _frame(body: bytes, number: int, count: int) -> bytes:
+def _frame(body: bytes, number: int, count: int, *, with_ids: bool) -> bytes:
     operation = {1: 0, count: 2}.get(number, 1)
+    name = "Nats-Msg-Id" if with_ids else "Not-Its-Id-"
     headers = (
-        f"NATS/1.0\r\nNats-Msg-Id: {number * 200:x}-customers-insert\r\n"
+        f"NATS/1.0\r\n{name}: {number * 200:x}-customers-insert\r\n"
         "Content-Type: application/msgpack\r\n\r\n"
     ).encode()
     reply = f"_INBOX.raw.b.{FLOW}.fail.{number}.{operation}.$FI"
@@ -107,9 +114,9 @@ def _await_line(answers: Iterator[bytes], start: bytes) -> None:
     raise Wrong("NATS hung up on the raw writer")
 
 
-async def _make_stream(url: str) -> None:
+async def _make_stream(url: str, spec: StreamSpec) -> None:
     async with await nats.connect(url) as client:
-        await client.jetstream().add_stream(stream_config(CDC_STREAM))
+        await client.jetstream().add_stream(stream_config(spec))
 
 
 def _pid(server: EmbeddedNats) -> int:

@@ -7,7 +7,7 @@ so that starting Python is left out and everything per change is in.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from benchmarks import loads
 from benchmarks.ceilings import raw_writer, recvlogical
@@ -16,8 +16,13 @@ from benchmarks.measure import CpuMeter, cpu_seconds, peak_memory_mb
 from benchmarks.scenario import Family, Figures, Scenario, Setting, Target
 from benchmarks.stack import Stack, running_stack
 
+PURE_PYTHON = {"BRIDGE_PURE_PYTHON": "1"}
+NOTHING: Mapping[str, str] = {}
 
-def drain(load: Load, changes: int) -> Callable[[Setting], Iterator[Figures]]:
+
+def drain(
+    load: Load, changes: int, environ: Mapping[str, str] = NOTHING
+) -> Callable[[Setting], Iterator[Figures]]:
     """Measure the drain of a load beside `pg_recvlogical` on the same WAL."""
 
     def measure(setting: Setting) -> Iterator[Figures]:
@@ -27,16 +32,18 @@ def drain(load: Load, changes: int) -> Callable[[Setting], Iterator[Figures]]:
             expected = load.write(stack.connection, setting.scaled(changes))
             end_lsn = stack.end_load()
             for _ in range(setting.rounds):
-                yield measure_round(stack, expected, end_lsn)
+                yield measure_round(stack, expected, end_lsn, environ)
 
     return measure
 
 
-def measure_round(stack: Stack, expected: Counts, end_lsn: str) -> Figures:
+def measure_round(
+    stack: Stack, expected: Counts, end_lsn: str, environ: Mapping[str, str]
+) -> Figures:
     """Measure both ceilings and, between them, the bridge."""
     changes = sum(expected.values())
     reading = recvlogical(stack, changes, end_lsn)
-    figures, body = drain_once(stack, expected)
+    figures, body = drain_once(stack, expected, environ)
     writing = raw_writer(body, changes)
     rate, reads, writes = (
         figures["changes_per_s"],
@@ -52,13 +59,15 @@ def measure_round(stack: Stack, expected: Counts, end_lsn: str) -> Figures:
     }
 
 
-def drain_once(stack: Stack, expected: Counts) -> tuple[Figures, bytes]:
+def drain_once(
+    stack: Stack, expected: Counts, environ: Mapping[str, str] = NOTHING
+) -> tuple[Figures, bytes]:
     """Let a bridge drain the load once, and hold the stream against what was committed.
 
     Gives one of the bodies too, for a writer that sends the like.
     """
     changes = sum(expected.values())
-    with stack.bridge() as bridge:
+    with stack.bridge(environ=environ) as bridge:
         meter = CpuMeter(bridge=bridge.pid, nats=bridge.nats_pid)
         walsender, connected_at = stack.walsender(bridge.slot)
         seconds = (bridge.wait_stored() - connected_at).total_seconds()
@@ -127,6 +136,12 @@ FAMILY = Family(
             name="drain-huge",
             about="one transaction of inserts",
             measure=drain(loads.inserts(None), 500_000),
+            guarded=_GUARDED,
+        ),
+        Scenario(
+            name="drain-python",
+            about="`drain-inserts` where nothing is compiled",
+            measure=drain(loads.inserts(loads.PER_TRANSACTION), 500_000, PURE_PYTHON),
             guarded=_GUARDED,
         ),
     ),

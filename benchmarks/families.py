@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from benchmarks import compression, drain, growth, lake, maintain, snapshot, steady
+from benchmarks import compression, drain, growth, lake, maintain, snapshot, steady, storing
 from benchmarks.scenario import Family, Scenario
 
 FAMILIES: tuple[Family, ...] = (
     drain.FAMILY,
+    storing.FAMILY,
     steady.FAMILY,
     growth.OVER_CHANGES,
     growth.OVER_TABLES,

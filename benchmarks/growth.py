@@ -20,7 +20,7 @@ from benchmarks.stack import Stack, running_stack
 
 CHANGES = (10_000, 100_000, 1_000_000, 10_000_000)
 TABLES = (1, 10, 100, 1_000)
-CHANGES_OVER_TABLES = 400_000
+CHANGES_OVER_TABLES = 1_000_000
 MOST_CHANGES = int(os.environ.get("BENCH_GROWTH_MOST", "1000000"))
 
 Point = tuple[int, Load, int]

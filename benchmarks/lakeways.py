@@ -33,6 +33,7 @@ from lake_consumer.iceberg.ahead import RANGE_MESSAGES
 from lake_consumer.iceberg.blocks import BlockMaker, TablePlan
 from lake_consumer.iceberg.decode import Decoder, log_arrow_schema
 from lake_consumer.iceberg.facts import Facts
+from lake_consumer.iceberg.folding import folding
 from lake_consumer.iceberg.keys import KeyedRows
 from lake_consumer.iceberg.mirror import MirrorWriter
 from lake_consumer.iceberg.names import LakeName, mirror_of, quote
@@ -159,14 +160,14 @@ class Ways:
         yield from maker.emit()
 
     def _ours(self, batch: Batch) -> None:
-        self._writer.write(
-            self._mirror,
-            batch.blocks,
-            batch.facts,
-            self._keyed,
-            buckets=self._buckets,
-            renames={},
+        begun = self._writer.begin(
+            self._mirror, OURS, batch.facts, self._keyed, buckets=self._buckets, renames={}
         )
+        if begun is None:
+            raise Wrong("the mirror has the batch already")
+        cores = self._spark.sparkContext.defaultParallelism
+        with folding(batch.blocks, {OURS: begun.fold_plan}, cores) as folded:
+            self._writer.finish(begun, folded[OURS])
 
     def _merge(self, batch: Batch) -> None:
         batch.source.createOrReplaceTempView(_SOURCE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
@@ -22,6 +23,11 @@ def peak_memory_mb(pid: int) -> float:
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) / 1_024
     return psutil.Process(pid).memory_info().rss / (1 << 20)
+
+
+def settle() -> None:
+    """Have everything written that waits to be; else it is written beside what is measured."""
+    os.sync()
 
 
 class CpuMeter:
