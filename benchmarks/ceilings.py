@@ -19,9 +19,11 @@ import nats
 from benchmarks.measure import CpuMeter, settle
 from benchmarks.scenario import Figures, Wrong
 from benchmarks.stack import PUBLICATION, Stack
-from bridge.jetstream.batch import FLOW, OUTSTANDING_ACKS
+from bridge.jetstream.frames import EXPECTED_ID
 from bridge.jetstream.provision import stream_config
+from bridge.jetstream.tally import FLOW, OUTSTANDING_ACKS
 from examples.embedded import EmbeddedNats, temporary_folder
+from schemas.codecs import CONTENT_TYPE, MESSAGE_ID, MSGPACK
 from schemas.streams import CDC_STREAM, StreamSpec
 
 
@@ -78,31 +80,36 @@ def raw_writer(
             for number, block in enumerate(blocks):
                 wire.sendall(block)
                 if number >= OUTSTANDING_ACKS:
-                    _await_line(answers, b'{"type":"ack"')
-            _await_line(answers, b'{"stream"')
+                    _await_line(answers, b'{"stream"')
+            for _ in blocks[:OUTSTANDING_ACKS]:
+                _await_line(answers, b'{"stream"')
             seconds = time.perf_counter() - started
             return {"writer_per_s": count / seconds, **meter.microseconds_each(count)}
 
 
 def _blocks(body: bytes, count: int, *, with_ids: bool) -> Iterator[bytes]:
-    """Write `count` messages as the server acknowledges them, 500 at a time."""
+    """Write `count` messages in blocks; the last of each asks for an answer."""
     for first in range(1, count + 1, FLOW):
-        numbers = range(first, first + FLOW)
-        yield b"".join(_frame(body, n, count, with_ids=with_ids) for n in numbers)
+        last = first + FLOW - 1
+        numbers = range(first, last + 1)
+        yield b"".join(_frame(body, n, asks=n == last, with_ids=with_ids) for n in numbers)
 
 
-def _frame(body: bytes, number: int, count: int, *, with_ids: bool) -> bytes:
-    operation = {1: 0, count: 2}.get(number, 1)
-    name = "Nats-Msg-Id" if with_ids else "Not-Its-Id-"
-    headers = (
-        f"NATS/1.0\r\n{name}: {number * 200:x}-customers-insert\r\n"
-        "Content-Type: application/msgpack\r\n\r\n"
-    ).encode()
-    reply = f"_INBOX.raw.b.{FLOW}.fail.{number}.{operation}.$FI"
+def _frame(body: bytes, number: int, *, asks: bool, with_ids: bool) -> bytes:
+    """Write a message that follows the one before it, or one that nobody could know again."""
+    ids = f"{MESSAGE_ID}: {_id(number)}\r\n" if with_ids else ""
+    if with_ids and number > 1:
+        ids += f"{EXPECTED_ID}: {_id(number - 1)}\r\n"
+    headers = f"NATS/1.0\r\n{ids}{CONTENT_TYPE}: {MSGPACK.content_type}\r\n\r\n".encode()
+    reply = f"_INBOX.raw.{number} " if asks else ""
     sizes = f"{len(headers)} {len(headers) + len(body)}"
-    return b"HPUB cdc.customers.insert %b %b\r\n%b%b\r\n" % (
+    return b"HPUB cdc.customers.insert %b%b\r\n%b%b\r\n" % (
         reply.encode(), sizes.encode(), headers, body,
     )  # fmt: skip
+
+
+def _id(number: int) -> str:
+    return f"{number * 200:x}-customers-insert"
 
 
 def _await_line(answers: Iterator[bytes], start: bytes) -> None:

@@ -17,8 +17,8 @@ import msgpack
 import nats
 
 from benchmarks.scenario import Wrong
-from bridge.jetstream.batch import FLOW, OUTSTANDING_ACKS
 from bridge.jetstream.provision import stream_config
+from bridge.jetstream.tally import FLOW, OUTSTANDING_ACKS
 from examples.embedded import EmbeddedNats
 from schemas.codecs import MSGPACK
 from schemas.events import Place, ShapeChange, iso_timestamp

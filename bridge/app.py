@@ -13,7 +13,7 @@ from nats.js import JetStreamContext
 
 from bridge import VERSION
 from bridge.config import BridgeConfig
-from bridge.errors import SinkRefused, SlotGone, SlotLost, SourceLost
+from bridge.errors import ChainBroken, SinkRefused, SlotGone, SlotLost, SourceLost
 from bridge.gaps import gap_message, leaves_gap
 from bridge.http.server import HttpServer
 from bridge.jetstream import control
@@ -107,6 +107,7 @@ class Bridge:
         self._config = config
         self._stop = stop
         self._codec: Codec = CODECS[config.format]
+        self._may_chain = True
 
     async def run(self) -> None:
         reporter = asyncio.create_task(self._report(), name="report")
@@ -121,14 +122,20 @@ class Bridge:
             reporter.cancel()
 
     async def _session_or_recreate(self) -> None:
+        # Only the session behind a broken chain goes in batches: whoever broke it may be gone by
+        # the time that one ends, and who has the stream alone pays less.
+        may_chain, self._may_chain = self._may_chain, True
         try:
-            await self._session()
+            await self._session(may_chain=may_chain)
+        except ChainBroken:
+            self._may_chain = False
+            raise
         except SlotLost as lost:
             if self._config.on_lost_slot == "stop":
                 raise
             raise SlotGone(str(lost)) from lost
 
-    async def _session(self) -> None:
+    async def _session(self, *, may_chain: bool) -> None:
         config = self._config
         async with AsyncExitStack() as stack:
             source = await connection.connect(config.postgres)
@@ -138,7 +145,8 @@ class Bridge:
             nats = await control.connect(config.nats)
             stack.push_async_callback(_quietly, nats.close)
             js = nats.jetstream(timeout=control.REQUEST_TIMEOUT_SECONDS)
-            hold = await self._provision(js)
+            replicas = await self._provision(js)
+            hold = self._hold(replicas)
             oversize = OversizeStore(nats, js, oversize_spec(config.streams))
             with connection.translated(config.postgres):
                 ours = await catalog.source_id(source, config.slot)
@@ -146,7 +154,12 @@ class Bridge:
             registry = Registry(js, self._codec, oversize, dictionaries, str(ours))
             start_lsn = await self._slot(source, registry, ours)
             tables, known = await self._register_tables(source, registry, ours)
-            lane = await Lane.open(config.nats, config.limits.ack_timeout)
+            lane = await Lane.open(
+                config.nats,
+                config.limits.ack_timeout,
+                # Which message is the last, a replica that caught up may have to guess.
+                chained=may_chain and replicas == 1,
+            )
             stack.push_async_callback(_quietly, lane.close)
             wal = await WalStream.open(
                 config.postgres, slot=config.slot, publication=config.publication
@@ -200,11 +213,15 @@ class Bridge:
             self.status,
         )
 
-    async def _provision(self, js: JetStreamContext) -> timedelta:
-        """Make streams and buckets, and say how long an ack must age before it counts."""
+    async def _provision(self, js: JetStreamContext) -> int:
+        """Make streams and buckets, and say how many servers hold the changes."""
         with control.translated(self._config.nats):
             cdc = await provision(js, self._config.streams)
-        durability = choose_durability(self._config.durability, cdc.num_replicas or 1)
+        return cdc.num_replicas or 1
+
+    def _hold(self, replicas: int) -> timedelta:
+        """Say how long an ack must age before it counts."""
+        durability = choose_durability(self._config.durability, replicas)
         self.status.durability = durability
         return self._config.sync_interval if durability == "synced" else timedelta(0)
 

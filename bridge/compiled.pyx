@@ -3,7 +3,7 @@ r"""The compiled loops: what is done for every value of every change, and nothin
 
 A few loops are most of what the bridge costs: the WAL's bytes to frames (`cut_frames`), changes
 to messages (`encode_run`, with one `RowCode` per table and operation), a snapshot's lines to rows
-(`LinePacker`), and messages to NATS's frames (`publish_rows`). Each exists in Python too
+(`LinePacker`), and messages to NATS's frames (`publish_chain`, `publish_batch`). Each exists in Python too
 (`protocol.copyboth`, `runs` and `rowsource`, `snapshot.columns`, `jetstream.frames`), gives the
 same there, and is used where this file was not compiled. Nothing is decided here: bytes
 go in, bytes come out, and None says that the caller goes the long way, which is the definition of
@@ -605,19 +605,33 @@ cdef inline bint is_null(const byte *text, Py_ssize_t size) noexcept:
 
 # --- Frames of NATS -----------------------------------------------------------------------------
 
-def publish_rows(rows, Py_ssize_t first, shared):
+cdef inline byte *put_sizes(byte *to, Py_ssize_t headers, Py_ssize_t total) noexcept:
+    """Write how many bytes the headers are, and how many they and the body are."""
+    to[0] = c" "
+    to += 1 + put_decimal(to + 1, <uint64_t>headers)
+    to[0] = c" "
+    return to + 1 + put_decimal(to + 1, <uint64_t>total)
+
+
+cdef Py_ssize_t room_for(rows, shared) except -1:
+    """Say how many bytes the frames of some messages need at most; ids may stand there twice."""
+    cdef bytes subject, msg_id, body
+    cdef Py_ssize_t bound = len(rows) * (sum(map(len, shared)) + 3 * MOST_DIGITS + BESIDES)
+    for subject, msg_id, body in rows:
+        bound += PyBytes_GET_SIZE(subject) + 2 * PyBytes_GET_SIZE(msg_id) + PyBytes_GET_SIZE(body)
+    return bound
+
+
+def publish_batch(rows, Py_ssize_t first, shared):
     """Write many messages, numbered from the first on, as `jetstream.frames` does."""
     cdef bytes before, after, headers, content, subject, msg_id, body
-    cdef Py_ssize_t size, headers_size, bound = 0
+    cdef Py_ssize_t size, headers_size
     cdef byte *out
     cdef byte *to
     before, after, headers, content = shared
     # What the server counts as headers begins behind the first line's end.
     headers_size = len(headers) - 2 + len(content)
-    for subject, msg_id, body in rows:
-        bound += len(subject) + len(msg_id) + len(body)
-    bound += len(rows) * (sum(map(len, shared)) + 3 * MOST_DIGITS + BESIDES)
-    out = to = <byte *>PyMem_Malloc(bound + 1)
+    out = to = <byte *>PyMem_Malloc(room_for(rows, shared) + 1)
     if out == NULL:
         raise MemoryError
     try:
@@ -625,13 +639,35 @@ def publish_rows(rows, Py_ssize_t first, shared):
             size = headers_size + PyBytes_GET_SIZE(msg_id)
             to = put_bytes(put_bytes(put(to, b"HPUB ", 5), subject), before)
             to += put_decimal(to, <uint64_t>first)
-            to = put(put_bytes(to, after), b" ", 1)
-            to += put_decimal(to, <uint64_t>size)
-            to = put(to, b" ", 1)
-            to += put_decimal(to, <uint64_t>(size + PyBytes_GET_SIZE(body)))
+            to = put_sizes(put_bytes(to, after), size, size + PyBytes_GET_SIZE(body))
             to = put_bytes(put_bytes(put_bytes(to, headers), msg_id), content)
             to = put(put_bytes(to, body), b"\r\n", 2)
             first += 1
+        return PyBytes_FromStringAndSize(<const char *>out, to - out)
+    finally:
+        PyMem_Free(out)
+
+
+def publish_chain(rows, bytes behind not None, shared):
+    """Write many messages, each behind the one before it, as `jetstream.frames` does."""
+    cdef bytes headers, expected, content, subject, msg_id, body
+    cdef Py_ssize_t size, headers_size
+    cdef byte *out
+    cdef byte *to
+    headers, expected, content = shared
+    headers_size = len(headers) - 2 + len(expected) + len(content)
+    out = to = <byte *>PyMem_Malloc(room_for(rows, shared) + PyBytes_GET_SIZE(behind) + 1)
+    if out == NULL:
+        raise MemoryError
+    try:
+        for subject, msg_id, body in rows:
+            size = headers_size + PyBytes_GET_SIZE(msg_id) + PyBytes_GET_SIZE(behind)
+            to = put_bytes(put(to, b"HPUB ", 5), subject)
+            to = put_sizes(to, size, size + PyBytes_GET_SIZE(body))
+            to = put_bytes(put_bytes(put_bytes(to, headers), msg_id), expected)
+            to = put_bytes(put_bytes(put_bytes(to, behind), content), body)
+            to = put(to, b"\r\n", 2)
+            behind = msg_id
         return PyBytes_FromStringAndSize(<const char *>out, to - out)
     finally:
         PyMem_Free(out)

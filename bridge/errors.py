@@ -118,6 +118,14 @@ class PublishRefused(BridgeError):
     advice = "If the stream is full, raise its limits or let consumers catch up; the WAL is kept."
 
 
+class ChainBroken(BridgeError):
+    """Somebody else writes to the stream too, or it refused a change; none is stored behind it."""
+
+    disposition = Disposition.RETRY
+    exit_code = 5
+    advice = "The bridge goes on in batches, which do not mind other writers; nothing is lost."
+
+
 class RowTooLarge(BridgeError):
     """A change fits neither into one NATS message nor into the object store."""
 

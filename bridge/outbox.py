@@ -44,6 +44,10 @@ def outgoing(row: PackedRow) -> Outgoing:
     return Outgoing(subject.decode(), msg_id.decode(), body)
 
 
+def as_outgoing(message: Message) -> Outgoing:
+    return message if isinstance(message, Outgoing) else outgoing(message)
+
+
 _subject, _body = itemgetter(0), itemgetter(2)
 
 

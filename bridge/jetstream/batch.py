@@ -8,21 +8,14 @@ too, so nothing is ever stored behind a hole. The reply subject carries the batc
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import Any
+from typing import ClassVar
 
-from bridge.errors import PublishRefused, SinkLost
-from bridge.jetstream.frames import Delivery, FrameParts, gather, publish_parts, publish_rows
-from bridge.jetstream.refusals import ADVICE
-from bridge.outbox import Message, Outgoing, all_packed, outgoing
-
-FLOW = 500
-"""After how many messages the server is asked to acknowledge; 500 is the most it does."""
-
-OUTSTANDING_ACKS = 8
-"""How many acknowledgements may be outstanding before the sender waits."""
+from bridge.errors import SinkLost
+from bridge.jetstream.frames import BatchParts, Delivery, gather, publish_batch, publish_parts
+from bridge.jetstream.tally import FLOW, OUTSTANDING_ACKS, Tally, read_answer, unexpected
+from bridge.outbox import Message, all_packed, as_outgoing
 
 
 class Operation(IntEnum):
@@ -33,14 +26,14 @@ class Operation(IntEnum):
     COMMIT = 2
 
 
-class Batch:
+class Batch(Tally):
     """A batch from its first message to the answer that speaks for all of it."""
 
+    goes_on: ClassVar[bool] = False
+
     def __init__(self, inbox: str, batch_id: str) -> None:
+        super().__init__()
         self._prefix = f"{inbox}.{batch_id}.{FLOW}.fail."
-        self.sent = 0
-        self.stored = 0
-        self.last_sequence: int | None = None
         self._flow = 1
         self._closing = False
 
@@ -66,8 +59,8 @@ class Batch:
         between = messages[begin:end]
         parts = self._each(messages[:begin], first, content_type)
         if all_packed(between):
-            shared = FrameParts.of((self._prefix, f".{Operation.APPEND:d}.$FI"), content_type)
-            parts.append(publish_rows(between, first + begin, shared))
+            shared = BatchParts.of((self._prefix, f".{Operation.APPEND:d}.$FI"), content_type)
+            parts.append(publish_batch(between, first + begin, shared))
         else:
             parts += self._each(between, first + begin, content_type)
         parts += self._each(messages[end:], first + end, content_type)
@@ -78,7 +71,7 @@ class Batch:
         parts: list[bytes] = []
         for sequence, message in enumerate(messages, first):
             reply = f"{self._prefix}{sequence}.{self._operation(sequence):d}.$FI"
-            parts += publish_parts(_outgoing(message), reply, content_type)
+            parts += publish_parts(as_outgoing(message), reply, content_type)
         return parts
 
     def _operation(self, sequence: int) -> Operation:
@@ -91,31 +84,13 @@ class Batch:
 
     def answer(self, delivery: Delivery) -> int:
         """Say how many more messages are stored by now, or raise what the server refused."""
-        if delivery.headers.startswith(b"NATS/1.0 503"):
-            raise SinkLost("no stream listens on the subjects of the changes")
-        fields: dict[str, Any] = json.loads(delivery.body or b"{}")
-        if error := fields.get("error"):
-            code = error.get("err_code", 0)
-            what = f"JetStream refused a change: {error.get('description')} ({code})"
-            raise PublishRefused(what, advice=ADVICE.get(code))
-        match fields:
+        match read_answer(delivery):
             case {"type": "ack", "seq": int(stored), "msgs": int(flow)}:
                 self._flow = flow
-                return self._advance(stored)
+                return self.advance(stored)
             case {"batch": str(), "seq": int(sequence), "count": int(count)}:
                 if not self._closing or count != self.sent:
                     raise SinkLost(f"JetStream ended a batch of {self.sent} after {count}")
                 self.last_sequence = sequence
-                return self._advance(count)
-        raise SinkLost(f"JetStream answered {delivery.body[:200]!r} to a batch")
-
-    def _advance(self, stored: int) -> int:
-        if stored > self.sent:
-            raise SinkLost(f"JetStream acknowledged {stored} of {self.sent} messages")
-        more = max(0, stored - self.stored)
-        self.stored += more
-        return more
-
-
-def _outgoing(message: Message) -> Outgoing:
-    return message if isinstance(message, Outgoing) else outgoing(message)
+                return self.advance(count)
+        raise unexpected(delivery)

@@ -16,6 +16,9 @@ from schemas.codecs import CONTENT_TYPE, MESSAGE_ID
 _MANY = 4_096
 _NUMBERS = [b" %d" % number for number in range(_MANY)]
 
+EXPECTED_ID = "Nats-Expected-Last-Msg-Id"
+"""The header that names the message which must be the stream's last."""
+
 PING = b"PING\r\n"
 PONG = b"PONG\r\n"
 
@@ -23,18 +26,22 @@ LARGE_BYTES = 64 << 10
 """From here on another buffer for the kernel is cheaper than another copy of the bytes."""
 
 
-def publish_parts(message: Outgoing, reply: str, content_type: str) -> tuple[bytes, ...]:
-    """Write one message with its headers, and where the answer to it goes.
+def publish_parts(
+    message: Outgoing, reply: str, content_type: str, behind: str = ""
+) -> tuple[bytes, ...]:
+    """Write one message with its headers, where an answer goes, and whom it must follow.
 
     In parts, because a body may be a megabyte.
     """
     body = message.body
+    expected = f"{EXPECTED_ID}: {behind}\r\n" if behind else ""
     headers = (
-        f"NATS/1.0\r\n{MESSAGE_ID}: {message.msg_id}\r\n"
+        f"NATS/1.0\r\n{MESSAGE_ID}: {message.msg_id}\r\n{expected}"
         f"{CONTENT_TYPE}: {content_type}\r\n{message.headers}\r\n"
     )
     size = len(headers)
-    start = f"HPUB {message.subject} {reply} {size} {size + len(body)}\r\n{headers}"
+    to = f"{message.subject} {reply}" if reply else message.subject
+    start = f"HPUB {to} {size} {size + len(body)}\r\n{headers}"
     return start.encode(), body, b"\r\n"
 
 
@@ -50,32 +57,50 @@ def gather(parts: Sequence[bytes]) -> list[bytes]:
     return [part for part in gathered if part]
 
 
-class FrameParts(NamedTuple):
-    """What the frames of many messages have in common, in their order."""
+_BEFORE_ID = f"\r\nNATS/1.0\r\n{MESSAGE_ID}: ".encode()
+"""From the end of a message's first line to its id."""
+
+
+def _before_body(content_type: str) -> bytes:
+    """Write what stands between the ids and the body."""
+    return f"\r\n{CONTENT_TYPE}: {content_type}\r\n\r\n".encode()
+
+
+class BatchParts(NamedTuple):
+    """What the frames of a batch's messages have in common, in their order."""
 
     before: bytes
     """Up to the message's number in its batch, from behind its subject on."""
     after: bytes
     headers: bytes
-    """From the end of the first line to the message's id."""
     content: bytes
-    """From behind the id to the body."""
 
     @classmethod
-    def of(cls, reply: tuple[str, str], content_type: str) -> FrameParts:
+    def of(cls, reply: tuple[str, str], content_type: str) -> BatchParts:
         """Give them for messages without extra headers, numbered between two parts of the reply."""
-        return cls(
-            f" {reply[0]}".encode(),
-            reply[1].encode(),
-            f"\r\nNATS/1.0\r\n{MESSAGE_ID}: ".encode(),
-            f"\r\n{CONTENT_TYPE}: {content_type}\r\n\r\n".encode(),
-        )
+        before, after = reply
+        return cls(f" {before}".encode(), after.encode(), _BEFORE_ID, _before_body(content_type))
 
 
-PublishRows = Callable[[Sequence[PackedRow], int, FrameParts], bytes]
+class ChainParts(NamedTuple):
+    """What the frames of a chain's messages have in common, in their order."""
+
+    headers: bytes
+    expected: bytes
+    """Between a message's id and that of the one before it."""
+    content: bytes
+
+    @classmethod
+    def of(cls, content_type: str) -> ChainParts:
+        expected = f"\r\n{EXPECTED_ID}: ".encode()
+        return cls(_BEFORE_ID, expected, _before_body(content_type))
 
 
-def join_frames(rows: Sequence[PackedRow], first: int, shared: FrameParts) -> bytes:
+PublishBatch = Callable[[Sequence[PackedRow], int, BatchParts], bytes]
+PublishChain = Callable[[Sequence[PackedRow], bytes, ChainParts], bytes]
+
+
+def join_batch(rows: Sequence[PackedRow], first: int, shared: BatchParts) -> bytes:
     """Write many messages, numbered from the first on.
 
     Hot: parts that are looked up and joined with all others cost 0.4 us for each message, where
@@ -95,7 +120,28 @@ def join_frames(rows: Sequence[PackedRow], first: int, shared: FrameParts) -> by
     return b"".join(parts)
 
 
-publish_rows: PublishRows = native("publish_rows") if native.is_there else join_frames
+def join_chain(rows: Sequence[PackedRow], behind: bytes, shared: ChainParts) -> bytes:
+    """Write many messages, each behind the one before it and the first behind the given one.
+
+    Hot like `join_batch`.
+    """
+    headers, expected, content = shared
+    headers_size = len(headers) - 2 + len(expected) + len(content)
+    parts: list[bytes] = []
+    for subject, msg_id, body in rows:
+        size = headers_size + len(msg_id) + len(behind)
+        total = size + len(body)
+        parts += (
+            b"HPUB ", subject,
+            _NUMBERS[size], _NUMBERS[total] if total < _MANY else b" %d" % total,
+            headers, msg_id, expected, behind, content, body, b"\r\n",
+        )  # fmt: skip
+        behind = msg_id
+    return b"".join(parts)
+
+
+publish_batch: PublishBatch = native("publish_batch") if native.is_there else join_batch
+publish_chain: PublishChain = native("publish_chain") if native.is_there else join_chain
 
 
 def connect_frame(options: dict[str, Any]) -> bytes:

@@ -1,7 +1,8 @@
 """The publish lane: a connection of its own over which changes reach the stream in order.
 
-One batch is open at a time, and the server refuses whatever comes behind a message it refused, so
-nothing can be stored behind its successor. Any error ends the lane; whoever holds it then asks the
+The server refuses whatever comes behind a message it refused, so nothing can be stored behind its
+successor: messages are a chain (`chain`) where nobody else writes to the stream, else they go in
+batches (`batch`), one open at a time. Any error ends the lane; whoever holds it then asks the
 stream how far it really is. Everything but this hot path goes through nats-py.
 """
 
@@ -19,6 +20,7 @@ from typing import TypeVar
 from bridge.config import NatsConfig
 from bridge.errors import BridgeError, SinkLost, SinkRefused
 from bridge.jetstream.batch import Batch
+from bridge.jetstream.chain import Chain
 from bridge.jetstream.frames import (
     PING,
     PONG,
@@ -51,7 +53,7 @@ Expected = TypeVar("Expected", Info, Pong)
 
 
 class Lane:
-    """A connection that sends batches one after the other."""
+    """A connection that sends one chain, or batches one after the other."""
 
     def __init__(
         self,
@@ -59,6 +61,8 @@ class Lane:
         writer: asyncio.StreamWriter,
         config: NatsConfig,
         ack_timeout: timedelta,
+        *,
+        chained: bool,
     ) -> None:
         self._reader = reader
         self._writer = writer
@@ -68,7 +72,7 @@ class Lane:
         self._name = secrets.token_hex(11)
         self._inbox = f"_INBOX.{self._name}"
         self._batches = 0
-        self._batch: Batch | None = None
+        self._open: Batch | Chain | None = Chain(self._inbox) if chained else None
         self._on_stored: Callable[[int], None] = lambda _: None
         self._answered = asyncio.Event()
         self._failed = asyncio.Event()
@@ -78,12 +82,17 @@ class Lane:
         self.last_sequence = 0
 
     @classmethod
-    async def open(cls, config: NatsConfig, ack_timeout: timedelta) -> Lane:
-        """Connect, introduce ourselves and subscribe to our acks."""
+    async def open(
+        cls, config: NatsConfig, ack_timeout: timedelta, *, chained: bool = False
+    ) -> Lane:
+        """Connect, introduce ourselves and subscribe to our acks.
+
+        `chained` is for a stream that nobody else writes to; whoever does breaks the chain.
+        """
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_SECONDS):
                 reader, writer = await asyncio.open_connection(config.host, config.port)
-                lane = cls(reader, writer, config, ack_timeout)
+                lane = cls(reader, writer, config, ack_timeout, chained=chained)
                 try:
                     await lane._introduce()
                 except BaseException:
@@ -136,30 +145,36 @@ class Lane:
         close: bool,
         on_stored: Callable[[int], None],
     ) -> None:
-        """Append messages to the open batch and wait for room, or for all of it with `close`."""
+        """Send messages in order, and wait for room, or with `close` until all are stored."""
         if self._failure is not None:
             raise self._failure
-        if self._batch is None:
+        if self._open is None:
             self._batches += 1
             # The stream knows batches by id alone, also those of other bridges and of our past.
-            self._batch = Batch(self._inbox, f"{self._name}-{self._batches}")
-        batch, self._on_stored = self._batch, on_stored
-        self._writer.writelines(batch.frames(messages, content_type, close=close))
-        while not (batch.is_complete if close else batch.has_room):
+            self._open = Batch(self._inbox, f"{self._name}-{self._batches}")
+        sending, self._on_stored = self._open, on_stored
+        self._writer.writelines(sending.frames(messages, content_type, close=close))
+        while not (sending.is_complete if close else sending.has_room):
             await self._progress()
         if close:
-            self._batch = None
+            self._close(sending)
+
+    def _close(self, sending: Batch | Chain) -> None:
+        """Leave behind what takes no more."""
+        self._open = sending if sending.goes_on else None
 
     async def settle(self) -> None:
-        """Wait until the closed batch of a sender that was cancelled is stored, or refused.
+        """Wait until what a cancelled sender had closed is stored, or refused.
 
         What is on its way would else be stored behind whatever is done about it next.
         """
-        while self._batch is not None and not self._batch.is_complete:
+        if self._open is None:
+            return
+        while not self._open.is_complete:
             if self._failure is not None:
                 raise self._failure
             await self._progress()
-        self._batch = None
+        self._close(self._open)
 
     async def watch(self) -> None:
         """Wait for the connection to fail, and raise why."""
@@ -194,9 +209,9 @@ class Lane:
             case Ping():
                 self._writer.write(PONG)
             case Delivery():
-                if self._batch and self._batch.owns(frame):
-                    stored = self._batch.answer(frame)
-                    self.last_sequence = self._batch.last_sequence or self.last_sequence
+                if self._open and self._open.owns(frame):
+                    stored = self._open.answer(frame)
+                    self.last_sequence = self._open.last_sequence or self.last_sequence
                     self._on_stored(stored)
                     self._answered.set()
             case ServerError():

@@ -1,9 +1,22 @@
-"""JetStream's refusals that have a remedy of their own, by its error codes."""
+"""JetStream's refusals, by its error codes: what each means here, and its remedy if it has one."""
 
 from __future__ import annotations
+
+from bridge.errors import BridgeError, ChainBroken, PublishRefused
+
+WRONG_LAST_ID = 10070
+"""A message was to follow another that is not the stream's last."""
 
 ADVICE = {
     10077: "The stream is full: raise its max_bytes or max_msgs, or let its age limit free room.",
     10047: "The server's JetStream storage is full: raise max_file_store.",
     10205: "Allow batches: nats stream edit CDC --allow-batch-publish.",
 }
+
+
+def refusal(code: int, description: str) -> BridgeError:
+    """Make the error for a change that was refused."""
+    what = f"JetStream refused a change: {description} ({code})"
+    if code == WRONG_LAST_ID:
+        return ChainBroken(f"{what}: the one before it is not the last in the stream")
+    return PublishRefused(what, advice=ADVICE.get(code))

@@ -1,8 +1,9 @@
 """Dead letters: messages that could not be applied, kept as they were for a person to look at.
 
 `dead.{subject}` in the stream `DEAD`, with the message's own headers and body, and three headers
-more: where it was, and why it is here. The id is its place in the stream, so that a batch taken
-again stores it once. A batch goes on only when the letter is acknowledged.
+more: where it was, and why it is here. Only which message it had to follow in its stream is left
+out. The id is its place in the stream, so that a batch taken again stores it once. A batch goes on
+only when the letter is acknowledged.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ DEAD_PREFIX = "dead"
 SEQUENCE = "Dead-Letter-Sequence"
 SUBJECT = "Dead-Letter-Subject"
 REASON = "Dead-Letter-Reason"
+
+_CONDITIONS = "Nats-Expected-"
+"""Headers that say what must be true of a stream for a message to be stored."""
 
 _MAX_BYTES = 1 << 30
 _ATTEMPTS_SECONDS = 10
@@ -48,7 +52,11 @@ async def send_dead_letter(client: Client, stream: str, sequence: int, reason: s
     await ensure_dead_stream(client)
     found = await js.get_msg(stream, seq=sequence)
     headers = {
-        **(found.headers or {}),
+        **{
+            name: value
+            for name, value in (found.headers or {}).items()
+            if not name.startswith(_CONDITIONS)
+        },
         MESSAGE_ID: f"{stream}-{sequence}",
         SEQUENCE: str(sequence),
         SUBJECT: str(found.subject),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from nats import connect
 from psycopg.sql import SQL, Identifier
 
 from examples.embedded import EmbeddedNats, EmbeddedPostgres
@@ -57,6 +59,16 @@ def wait_messages(nats: EmbeddedNats, count: int) -> list[StoredMessage]:
     return read_stream(nats.url)
 
 
+def publish(nats: EmbeddedNats, subject: str, body: bytes) -> None:
+    """Store a message as anybody might."""
+
+    async def store() -> None:
+        async with await connect(nats.url) as client:
+            await client.jetstream().publish(subject, body)
+
+    asyncio.run(store())
+
+
 def wait_confirmed(connection: Connection, lsn: Lsn) -> None:
     """Wait until PostgreSQL itself says that the slot is past a position."""
     query = "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s"
@@ -100,6 +112,41 @@ def test_every_operation_arrives_in_commit_order(
     assert [c.fields["data"].get("id") for c in changes] == [1, 1, 2, 2, None]
     assert changes[2].fields["key"] == {"id": 1}
     assert all(m.headers["Nats-Msg-Id"] == m.fields["msg_id"] for m in stored)
+
+
+def test_every_message_is_stored_behind_its_predecessor_only(
+    bridge: BridgeProcess, users: Connection, nats: EmbeddedNats
+) -> None:
+    """Each names the one before it, so the server refuses whatever comes behind a refused one."""
+    del bridge
+    for number in range(0, 3_000, 1_000):
+        users.execute(
+            "INSERT INTO users SELECT generate_series(%s::int, %s)", [number, number + 999]
+        )
+        users.execute("UPDATE users SET name = 'x' WHERE id = %s", [number])
+
+    stored = wait_messages(nats, 3_004)
+
+    ids = [message.headers["Nats-Msg-Id"] for message in stored]
+    behind = [message.headers.get("Nats-Expected-Last-Msg-Id") for message in stored]
+    assert behind == [None, *ids[:-1]]
+
+
+def test_other_writers_in_the_stream_cost_no_change_and_no_order(
+    bridge: BridgeProcess, users: Connection, nats: EmbeddedNats
+) -> None:
+    """What they store breaks the chain, and only once: then the bridge sends batches."""
+    for number in range(5):
+        publish(nats, "cdc.others.insert", b"")
+        users.execute(
+            "INSERT INTO users SELECT generate_series(%s::int, %s)",
+            [number * 700, number * 700 + 699],
+        )
+        wait_messages(nats, 1 + (number + 1) * 701)
+
+    found = [change.fields["data"]["id"] for change in read_changes(nats.url)]
+    assert found == list(range(3_500))
+    assert bridge.said().count("wrong last msg ID") == 1
 
 
 def test_rows_of_one_copy_are_all_stored(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from datetime import timedelta
 
@@ -11,7 +12,7 @@ import pytest
 from nats.js import JetStreamContext
 
 from bridge.config import NatsConfig
-from bridge.errors import PublishRefused, SinkLost
+from bridge.errors import BridgeError, ChainBroken, PublishRefused, SinkLost
 from bridge.jetstream.lane import Lane
 from bridge.jetstream.provision import stream_config
 from bridge.outbox import Outgoing
@@ -37,16 +38,24 @@ def nats_alone(nats: EmbeddedNats) -> EmbeddedNats:
     return nats
 
 
+@pytest.fixture(params=[False, True], ids=["batches", "a chain"])
+def chained(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
 @pytest.fixture
-async def lane(nats_alone: EmbeddedNats, js: JetStreamContext) -> AsyncIterator[Lane]:
+async def lane(
+    nats_alone: EmbeddedNats, js: JetStreamContext, chained: bool
+) -> AsyncIterator[Lane]:
     del js
-    opened = await open_lane(nats_alone)
+    opened = await open_lane(nats_alone, chained=chained)
     yield opened
     await opened.close()
 
 
-async def open_lane(server: EmbeddedNats) -> Lane:
-    return await Lane.open(NatsConfig(host="127.0.0.1", port=server.port), timedelta(seconds=5))
+async def open_lane(server: EmbeddedNats, *, chained: bool) -> Lane:
+    config = NatsConfig(host="127.0.0.1", port=server.port)
+    return await Lane.open(config, timedelta(seconds=5), chained=chained)
 
 
 def messages(first: int, last: int) -> list[Outgoing]:
@@ -108,31 +117,90 @@ async def test_nothing_is_stored_behind_a_message_that_was_refused(
     batch = messages(1, 10)
     batch[4].body = bytes(2_000)
 
-    with pytest.raises(PublishRefused):
+    with pytest.raises(BridgeError):
         await send(lane, batch)
 
     assert await stored(js) == [1, 2, 3, 4]
-    with pytest.raises(PublishRefused):
+    with pytest.raises(BridgeError):
         await send(lane, messages(11, 12))
     assert await stored(js) == [1, 2, 3, 4], "a lane that failed sends nothing more"
 
 
-async def test_a_resend_is_stored_once(
+async def test_a_first_message_that_is_refused_tells_why(lane: Lane, js: JetStreamContext) -> None:
+    """Whoever tries again after a refusal learns its reason, in a chain too."""
+    batch = messages(1, 3)
+    batch[0].body = bytes(2_000)
+
+    with pytest.raises(PublishRefused, match="size exceeds"):
+        await send(lane, batch)
+    assert await stored(js) == []
+
+
+@pytest.mark.parametrize("chained", [True], indirect=True, ids=["a chain"])
+async def test_nothing_is_chained_behind_somebody_elses_message(
+    lane: Lane, js: JetStreamContext
+) -> None:
+    """It would take the place of a message of ours that was refused for it."""
+    await send(lane, messages(1, 5), close=False)
+    await send(lane, messages(6, 10))
+    await js.publish("cdc.others.insert", b"1000000")
+
+    with pytest.raises(ChainBroken):
+        await send(lane, messages(11, 2_000))
+
+    assert await stored(js) == [*range(1, 11), 1_000_000]
+
+
+@pytest.mark.parametrize("chained", [True], indirect=True, ids=["a chain"])
+async def test_a_chain_ends_where_somebody_else_comes_between(
     lane: Lane, js: JetStreamContext, nats_alone: EmbeddedNats
+) -> None:
+    """Wherever that is among many messages: before it all of ours, and behind it none."""
+
+    async def keep_sending() -> None:
+        for first in itertools.count(1, 100):
+            await send(lane, messages(first, first + 99), close=False)
+
+    sending = asyncio.create_task(keep_sending())
+    async with await nats.connect(nats_alone.url) as client:
+        while (await js.stream_info(CDC_STREAM.name)).state.messages < 1_000:
+            await asyncio.sleep(0.001)
+        await client.jetstream().publish("cdc.others.insert", b"1000000")
+
+    with pytest.raises(ChainBroken):
+        await sending
+    found = await stored_bodies(nats_alone)
+    ours = len(found) - 1
+    assert ours >= 1_000
+    assert found == [*range(1, ours + 1), 1_000_000]
+
+
+async def stored_bodies(server: EmbeddedNats) -> list[int]:
+    """Read a whole stream, which may be long."""
+    async with await nats.connect(server.url) as client:
+        js = client.jetstream()
+        count = (await js.stream_info(CDC_STREAM.name)).state.messages
+        reader = await js.subscribe("cdc.>", stream=CDC_STREAM.name, ordered_consumer=True)
+        return [int((await reader.next_msg(timeout=10)).data) for _ in range(count)]
+
+
+async def test_a_resend_is_stored_once(
+    lane: Lane, js: JetStreamContext, nats_alone: EmbeddedNats, chained: bool
 ) -> None:
     """The answer to the first try may be lost, and its messages may still be on their way."""
     await send(lane, messages(1, 10))
-    second = await open_lane(nats_alone)
+    second = await open_lane(nats_alone, chained=chained)
     assert await send(second, messages(6, 15)) == 10
     await second.close()
     assert await stored(js) == list(range(1, 16))
 
 
+@pytest.mark.parametrize("chained", [False], indirect=True, ids=["batches"])
 async def test_two_bridges_share_a_stream(
     lane: Lane, js: JetStreamContext, nats_alone: EmbeddedNats
 ) -> None:
     """Each keeps its own order, whatever the other does."""
-    second = await open_lane(nats_alone)
+    second = await open_lane(nats_alone, chained=False)
     await asyncio.gather(
         *(send(who, messages(n, n + 99)) for who, n in ((lane, 1), (second, 1_001)))
     )

@@ -189,9 +189,13 @@ class HandMadeStream:
         client = await self.connect()
         js = client.jetstream()
         await js.add_stream(name=CDC_STREAM.name, subjects=list(CDC_STREAM.subjects))
+        before: dict[str, str] = {}
         for event in events:
             body, headers = await self._form(js, event)
-            await js.publish(event.subject, body, headers={"Nats-Msg-Id": event.msg_id, **headers})
+            ids = {"Nats-Msg-Id": event.msg_id, **before}
+            await js.publish(event.subject, body, headers={**ids, **headers})
+            # As the bridge chains its messages.
+            before = {"Nats-Expected-Last-Msg-Id": event.msg_id}
         last: int = (await js.stream_info(CDC_STREAM.name)).state.last_seq
         await client.close()
         return last

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from bridge.errors import SinkLost
 from bridge.jetstream.frames import (
     LARGE_BYTES,
+    BatchParts,
+    ChainParts,
     Delivery,
-    FrameParts,
     Info,
     Ok,
     Ping,
@@ -21,11 +22,13 @@ from bridge.jetstream.frames import (
     ServerFrame,
     ServerReader,
     gather,
-    join_frames,
+    join_batch,
+    join_chain,
     publish_parts,
 )
 from bridge.native import native
 from bridge.outbox import Outgoing, outgoing
+from bridge.rowparts import PackedRow
 from tests.support.native import both_ways
 
 
@@ -34,6 +37,14 @@ def test_a_message_carries_its_id_and_where_the_answer_goes() -> None:
     assert b"".join(publish_parts(message, "_INBOX.x", "application/json")) == (
         b"HPUB cdc.t.insert _INBOX.x 69 71\r\nNATS/1.0\r\nNats-Msg-Id: 0-t-insert\r\n"
         b"Content-Type: application/json\r\n\r\n\xc3\xa9\r\n"
+    )
+
+
+def test_a_message_names_the_one_it_must_follow() -> None:
+    message = Outgoing("cdc.t.insert", "1-t-insert", b"")
+    assert b"".join(publish_parts(message, "", "j", behind="0-t-insert")) == (
+        b"HPUB cdc.t.insert 93 93\r\nNATS/1.0\r\nNats-Msg-Id: 1-t-insert\r\n"
+        b"Nats-Expected-Last-Msg-Id: 0-t-insert\r\nContent-Type: j\r\n\r\n\r\n"
     )
 
 
@@ -63,17 +74,34 @@ ROWS = st.lists(
 
 @both_ways
 @given(rows=ROWS, first=st.integers(1, 2**40))
-def test_many_messages_at_once_are_what_they_are_one_by_one(
-    way: str, rows: list[tuple[bytes, bytes, bytes]], first: int
+def test_many_messages_of_a_batch_are_what_they_are_one_by_one(
+    way: str, rows: list[PackedRow], first: int
 ) -> None:
-    write = native("publish_rows") if way == "compiled" else join_frames
+    write = native("publish_batch") if way == "compiled" else join_batch
 
-    written = write(rows, first, FrameParts.of(("_INBOX.x.", ".1"), "j"))
+    written = write(rows, first, BatchParts.of(("_INBOX.x.", ".1"), "j"))
 
     assert written == b"".join(
         part
         for number, row in enumerate(rows, first)
         for part in publish_parts(outgoing(row), f"_INBOX.x.{number}.1", "j")
+    )
+
+
+@both_ways
+@given(rows=ROWS, behind=st.sampled_from([b"0-t-delete", b"e" * 3_000]))
+def test_many_messages_of_a_chain_are_what_they_are_one_by_one(
+    way: str, rows: list[PackedRow], behind: bytes
+) -> None:
+    write = native("publish_chain") if way == "compiled" else join_chain
+
+    written = write(rows, behind, ChainParts.of("j"))
+
+    before = [behind, *(msg_id for _, msg_id, _ in rows)]
+    assert written == b"".join(
+        part
+        for row, predecessor in zip(rows, before, strict=False)
+        for part in publish_parts(outgoing(row), "", "j", behind=predecessor.decode())
     )
 
 
