@@ -273,7 +273,7 @@ class Bridge:
                 latest = entries.get(shape.name)
                 _demand_ours(shape.name, latest.source if latest else None, ours, live)
                 await registry.register_current(shape, seen_at, latest)
-        self.status.tables = ()
+        self.status.tables.clear()
         for shape in shapes:
             adopt_table(shape, self.status)
         return [shape.name for shape in shapes], Catalog.of(published, shapes, oldest_running)

@@ -126,7 +126,7 @@ def adopt_table(shape: TableShape, status: Status) -> None:
     """Show a table that is new to this session, and say so where consumers will miss its key."""
     if str(shape.name) in status.tables:
         return
-    status.tables += (str(shape.name),)
+    status.tables.add(str(shape.name))
     if not shape.key:
         _log.warning(
             "table %s has no key: its changes are published, and no consumer can tell"

@@ -99,7 +99,7 @@ class Status:
     in_flight_messages: int = 0
     in_flight_bytes: int = 0
     durability: str = ""
-    tables: tuple[str, ...] = ()
+    tables: set[str] = field(default_factory=set)
     last_error: str | None = None
     watch: SlotWatch = field(default_factory=SlotWatch)
     snapshots: list[SnapshotProgress] = field(default_factory=list)
@@ -125,7 +125,7 @@ class Status:
             "publication": self.publication,
             "uptime_seconds": round(self.uptime_seconds, 1),
             "durability": self.durability,
-            "tables": list(self.tables),
+            "tables": sorted(self.tables),
             "wal_messages_received": self.wal_messages,
             "events_published": self.events_published,
             "published": dict(self.published),
