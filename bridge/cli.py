@@ -51,6 +51,7 @@ def _run(flags: Flags, environ: Mapping[str, str]) -> int:
     logs.set_up(config.log_level)
     native.say()
     loops.calm_garbage_collector()
+    loops.keep_freed_memory()
     with asyncio.Runner(loop_factory=loops.loop_factory()) as runner:
         runner.run(app.run(config))
     return 0

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import platform
 import sys
 
 import pytest
 
-from bridge.loops import loop_factory
+from bridge.loops import keep_freed_memory, loop_factory
 
 
 async def _answer() -> int:
@@ -28,3 +30,19 @@ def test_the_bridge_runs_without_uvloop(monkeypatch: pytest.MonkeyPatch) -> None
     assert loop_factory() is None
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         assert runner.run(_answer()) == 42
+
+
+def test_glibc_is_told_to_keep_what_was_freed() -> None:
+    assert keep_freed_memory() == (platform.libc_ver()[0] == "glibc")
+
+
+@pytest.mark.parametrize("missing", [AttributeError, OSError, TypeError])
+def test_the_bridge_runs_on_any_c_library(
+    monkeypatch: pytest.MonkeyPatch, missing: type[Exception]
+) -> None:
+    def refuse(_: object) -> None:
+        raise missing
+
+    monkeypatch.setattr(ctypes, "CDLL", refuse)
+
+    assert not keep_freed_memory()
