@@ -42,6 +42,7 @@ from bridge.tasks import end, until_first
 from schemas.codecs import CODECS, Codec
 from schemas.names import TableName
 from schemas.positions import Lsn, Position
+from schemas.streams import CDC_STREAM
 
 WATCH_EVERY_SECONDS = 5.0
 METRICS_EVERY_SECONDS = 15.0
@@ -122,11 +123,8 @@ class Bridge:
             reporter.cancel()
 
     async def _session_or_recreate(self) -> None:
-        # Only the session behind a broken chain goes in batches: whoever broke it may be gone by
-        # the time that one ends, and who has the stream alone pays less.
-        may_chain, self._may_chain = self._may_chain, True
         try:
-            await self._session(may_chain=may_chain)
+            await self._session()
         except ChainBroken:
             self._may_chain = False
             raise
@@ -135,7 +133,7 @@ class Bridge:
                 raise
             raise SlotGone(str(lost)) from lost
 
-    async def _session(self, *, may_chain: bool) -> None:
+    async def _session(self) -> None:
         config = self._config
         async with AsyncExitStack() as stack:
             source = await connection.connect(config.postgres)
@@ -145,8 +143,7 @@ class Bridge:
             nats = await control.connect(config.nats)
             stack.push_async_callback(_quietly, nats.close)
             js = nats.jetstream(timeout=control.REQUEST_TIMEOUT_SECONDS)
-            replicas = await self._provision(js)
-            hold = self._hold(replicas)
+            hold = await self._provision(js)
             oversize = OversizeStore(nats, js, oversize_spec(config.streams))
             with connection.translated(config.postgres):
                 ours = await catalog.source_id(source, config.slot)
@@ -154,18 +151,15 @@ class Bridge:
             registry = Registry(js, self._codec, oversize, dictionaries, str(ours))
             start_lsn = await self._slot(source, registry, ours)
             tables, known = await self._register_tables(source, registry, ours)
-            lane = await Lane.open(
-                config.nats,
-                config.limits.ack_timeout,
-                # Which message is the last, a replica that caught up may have to guess.
-                chained=may_chain and replicas == 1,
-            )
+            lane = await Lane.open(config.nats, config.limits.ack_timeout)
             stack.push_async_callback(_quietly, lane.close)
             wal = await WalStream.open(
                 config.postgres, slot=config.slot, publication=config.publication
             )
             stack.push_async_callback(_quietly, wal.close)
             # Only now is the slot ours alone, so only now does the stream's end stand still.
+            if self._may_chain:
+                await self._chain(lane, registry)
             stored = await self._stored(source, registry, tables)
             serving = asyncio.create_task(self._serve_snapshots(ours), name="snapshots")
             stack.push_async_callback(end, {serving}, patience=FAREWELL_SECONDS)
@@ -213,15 +207,11 @@ class Bridge:
             self.status,
         )
 
-    async def _provision(self, js: JetStreamContext) -> int:
-        """Make streams and buckets, and say how many servers hold the changes."""
+    async def _provision(self, js: JetStreamContext) -> timedelta:
+        """Make streams and buckets, and say how long an ack must age before it counts."""
         with control.translated(self._config.nats):
             cdc = await provision(js, self._config.streams)
-        return cdc.num_replicas or 1
-
-    def _hold(self, replicas: int) -> timedelta:
-        """Say how long an ack must age before it counts."""
-        durability = choose_durability(self._config.durability, replicas)
+        durability = choose_durability(self._config.durability, cdc.num_replicas or 1)
         self.status.durability = durability
         return self._config.sync_interval if durability == "synced" else timedelta(0)
 
@@ -278,6 +268,13 @@ class Bridge:
             adopt_table(shape, self.status)
         return [shape.name for shape in shapes], Catalog.of(published, shapes, oldest_running)
 
+    async def _chain(self, lane: Lane, registry: Registry) -> None:
+        """Chain messages to the stream's end, where its server can be asked for that."""
+        with control.translated(self._config.nats):
+            end = await registry.chain_end()
+        if end is not None:
+            lane.chain(CDC_STREAM.name, behind=end)
+
     async def _stored(
         self, source: catalog.Connection, registry: Registry, tables: list[TableName]
     ) -> Position:
@@ -297,6 +294,8 @@ class Bridge:
     def _streaming(self, start_lsn: Lsn, stored: Position) -> None:
         self.status.state = "streaming"
         self.status.sessions += 1
+        # One session goes in batches behind a broken chain; who broke it may be gone when it ends.
+        self._may_chain = True
         self.status.confirmed_lsn = start_lsn
         self.status.last_error = None
         _log.info(

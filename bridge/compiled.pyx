@@ -618,6 +618,8 @@ cdef Py_ssize_t room_for(rows, shared) except -1:
     cdef bytes subject, msg_id, body
     cdef Py_ssize_t bound = len(rows) * (sum(map(len, shared)) + 3 * MOST_DIGITS + BESIDES)
     for subject, msg_id, body in rows:
+        if subject is None or msg_id is None or body is None:
+            raise TypeError("a message is three times bytes")
         bound += PyBytes_GET_SIZE(subject) + 2 * PyBytes_GET_SIZE(msg_id) + PyBytes_GET_SIZE(body)
     return bound
 

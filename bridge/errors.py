@@ -111,7 +111,7 @@ class SinkRefused(BridgeError):
 
 
 class PublishRefused(BridgeError):
-    """JetStream refused a batch; nothing of it is stored and its successors are not sent."""
+    """JetStream refused a change; nothing is stored behind it."""
 
     disposition = Disposition.RETRY
     exit_code = 5
@@ -123,7 +123,10 @@ class ChainBroken(BridgeError):
 
     disposition = Disposition.RETRY
     exit_code = 5
-    advice = "The bridge goes on in batches, which do not mind other writers; nothing is lost."
+    advice = (
+        "The bridge goes on in batches, which do not mind other writers; nothing is lost. If the"
+        " stream refused a change, the next line says why."
+    )
 
 
 class RowTooLarge(BridgeError):

@@ -16,7 +16,14 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
-from bridge.errors import BridgeError, Disposition, SinkLost, SlotBusy
+from bridge.errors import (
+    BridgeError,
+    ChainBroken,
+    Disposition,
+    PublishRefused,
+    SinkLost,
+    SlotBusy,
+)
 from bridge.status import Status
 
 _log = logging.getLogger("bridge.supervisor")
@@ -78,7 +85,7 @@ def _note(error: BridgeError, status: Status) -> None:
         status.state = "standby"
         return
     status.state = "reconnecting" if status.sessions else "starting"
-    if isinstance(error, SinkLost):
+    if isinstance(error, SinkLost | PublishRefused | ChainBroken):
         status.sink_reconnects += 1
     else:
         status.source_reconnects += 1

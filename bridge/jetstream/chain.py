@@ -5,9 +5,12 @@ message that was refused is refused too, and so is everything behind what somebo
 between two of ours. Nothing stands behind a hole, and the answer to one message speaks for all
 before it; only some messages ask for one.
 
-The server spends a quarter less on a chained message than on one of a batch (`batch`), which does
-not mind other writers. The first message of a chain follows whatever the stream ends with, and asks
-for an answer, because the one that was refused for a reason is the one that can tell it.
+The first message names the sequence that the stream ended with when it was asked how far it is: had
+anything come since, that answer would be no longer true. It also asks for an answer, because only
+the message that was refused for a reason can tell it.
+
+The server spends a fifth less on a chained message than on one of a batch (`batch`), which does not
+mind other writers.
 """
 
 from __future__ import annotations
@@ -15,9 +18,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from bridge.jetstream.frames import ChainParts, Delivery, gather, publish_chain, publish_parts
+from bridge.jetstream.frames import (
+    EXPECTED_ID,
+    ChainParts,
+    Delivery,
+    gather,
+    publish_chain,
+    publish_parts,
+)
 from bridge.jetstream.tally import FLOW, OUTSTANDING_ACKS, Tally, read_answer, unexpected
 from bridge.outbox import Message, all_packed, as_outgoing
+
+EXPECTED_SEQUENCE = "Nats-Expected-Last-Sequence"
 
 
 class Chain(Tally):
@@ -25,9 +37,11 @@ class Chain(Tally):
 
     goes_on: ClassVar[bool] = True
 
-    def __init__(self, inbox: str) -> None:
+    def __init__(self, inbox: str, stream: str, *, behind: int) -> None:
         super().__init__()
         self._prefix = f"{inbox}."
+        self._stream = stream
+        self._begin = behind
         self._end = b""
         """The id of the last message sent."""
 
@@ -63,7 +77,9 @@ class Chain(Tally):
     def _one(self, message: Message, content_type: str, reply: str) -> tuple[bytes, ...]:
         written = as_outgoing(message)
         behind, self._end = self._end, written.msg_id.encode()
-        return publish_parts(written, reply, content_type, behind=behind.decode())
+        first = f"{EXPECTED_SEQUENCE}: {self._begin}\r\n"
+        condition = f"{EXPECTED_ID}: {behind.decode()}\r\n" if behind else first
+        return publish_parts(written, reply, content_type, condition)
 
     def owns(self, delivery: Delivery) -> bool:
         return delivery.subject.startswith(self._prefix)
@@ -72,7 +88,7 @@ class Chain(Tally):
         """Say how many more messages are stored by now, or raise what the server refused."""
         number = delivery.subject.removeprefix(self._prefix)
         match read_answer(delivery):
-            case {"stream": str(), "seq": int(sequence)} if number.isdecimal():
+            case {"stream": self._stream, "seq": int(sequence)} if number.isdecimal():
                 # What was stored before has the sequence that it got then.
                 self.last_sequence = max(sequence, self.last_sequence or 0)
                 return self.advance(int(number))

@@ -27,16 +27,15 @@ LARGE_BYTES = 64 << 10
 
 
 def publish_parts(
-    message: Outgoing, reply: str, content_type: str, behind: str = ""
+    message: Outgoing, reply: str, content_type: str, condition: str = ""
 ) -> tuple[bytes, ...]:
-    """Write one message with its headers, where an answer goes, and whom it must follow.
+    """Write one message with its headers, where an answer goes, and on what condition it is stored.
 
     In parts, because a body may be a megabyte.
     """
     body = message.body
-    expected = f"{EXPECTED_ID}: {behind}\r\n" if behind else ""
     headers = (
-        f"NATS/1.0\r\n{MESSAGE_ID}: {message.msg_id}\r\n{expected}"
+        f"NATS/1.0\r\n{MESSAGE_ID}: {message.msg_id}\r\n{condition}"
         f"{CONTENT_TYPE}: {content_type}\r\n{message.headers}\r\n"
     )
     size = len(headers)
@@ -114,7 +113,8 @@ def join_batch(rows: Sequence[PackedRow], first: int, shared: BatchParts) -> byt
         total = size + len(body)
         parts += (
             b"HPUB ", subject, before, b"%d" % number, after,
-            _NUMBERS[size], _NUMBERS[total] if total < _MANY else b" %d" % total,
+            _NUMBERS[size] if size < _MANY else b" %d" % size,
+            _NUMBERS[total] if total < _MANY else b" %d" % total,
             headers, msg_id, content, body, b"\r\n",
         )  # fmt: skip
     return b"".join(parts)
@@ -133,7 +133,8 @@ def join_chain(rows: Sequence[PackedRow], behind: bytes, shared: ChainParts) -> 
         total = size + len(body)
         parts += (
             b"HPUB ", subject,
-            _NUMBERS[size], _NUMBERS[total] if total < _MANY else b" %d" % total,
+            _NUMBERS[size] if size < _MANY else b" %d" % size,
+            _NUMBERS[total] if total < _MANY else b" %d" % total,
             headers, msg_id, expected, behind, content, body, b"\r\n",
         )  # fmt: skip
         behind = msg_id

@@ -1,9 +1,9 @@
 """The publish lane: a connection of its own over which changes reach the stream in order.
 
 The server refuses whatever comes behind a message it refused, so nothing can be stored behind its
-successor: messages are a chain (`chain`) where nobody else writes to the stream, else they go in
-batches (`batch`), one open at a time. Any error ends the lane; whoever holds it then asks the
-stream how far it really is. Everything but this hot path goes through nats-py.
+successor. Messages go in batches (`batch`), one open at a time, or as one chain (`chain`) where the
+lane has the stream to itself. Any error ends the lane; whoever holds it then asks the stream how
+far it really is. Everything but this hot path goes through nats-py.
 """
 
 from __future__ import annotations
@@ -61,8 +61,6 @@ class Lane:
         writer: asyncio.StreamWriter,
         config: NatsConfig,
         ack_timeout: timedelta,
-        *,
-        chained: bool,
     ) -> None:
         self._reader = reader
         self._writer = writer
@@ -72,7 +70,7 @@ class Lane:
         self._name = secrets.token_hex(11)
         self._inbox = f"_INBOX.{self._name}"
         self._batches = 0
-        self._open: Batch | Chain | None = Chain(self._inbox) if chained else None
+        self._open: Batch | Chain | None = None
         self._on_stored: Callable[[int], None] = lambda _: None
         self._answered = asyncio.Event()
         self._failed = asyncio.Event()
@@ -82,17 +80,12 @@ class Lane:
         self.last_sequence = 0
 
     @classmethod
-    async def open(
-        cls, config: NatsConfig, ack_timeout: timedelta, *, chained: bool = False
-    ) -> Lane:
-        """Connect, introduce ourselves and subscribe to our acks.
-
-        `chained` is for a stream that nobody else writes to; whoever does breaks the chain.
-        """
+    async def open(cls, config: NatsConfig, ack_timeout: timedelta) -> Lane:
+        """Connect, introduce ourselves and subscribe to our acks."""
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_SECONDS):
                 reader, writer = await asyncio.open_connection(config.host, config.port)
-                lane = cls(reader, writer, config, ack_timeout, chained=chained)
+                lane = cls(reader, writer, config, ack_timeout)
                 try:
                     await lane._introduce()
                 except BaseException:
@@ -136,6 +129,13 @@ class Lane:
                     raise self._server_error(frame)
                 if isinstance(frame, kind):
                     return frame
+
+    def chain(self, stream: str, *, behind: int) -> None:
+        """Chain all that is sent, the first message to the one with that sequence.
+
+        For a stream that nobody else writes to; whoever does breaks the chain.
+        """
+        self._open = Chain(self._inbox, stream, behind=behind)
 
     async def send(
         self,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from bridge.errors import BridgeError, ChainBroken, PublishRefused
 
-WRONG_LAST_ID = 10070
-"""A message was to follow another that is not the stream's last."""
+WRONG_LAST = (10070, 10071)
+"""A message was to follow another, by id or by sequence, that is not the stream's last."""
 
 ADVICE = {
     10077: "The stream is full: raise its max_bytes or max_msgs, or let its age limit free room.",
@@ -17,6 +17,6 @@ ADVICE = {
 def refusal(code: int, description: str) -> BridgeError:
     """Make the error for a change that was refused."""
     what = f"JetStream refused a change: {description} ({code})"
-    if code == WRONG_LAST_ID:
-        return ChainBroken(f"{what}: the one before it is not the last in the stream")
+    if code in WRONG_LAST:
+        return ChainBroken(f"{what}: what it must follow is not the end of the stream")
     return PublishRefused(what, advice=ADVICE.get(code))

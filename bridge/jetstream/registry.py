@@ -191,6 +191,16 @@ class Registry:
         message = await self._last(subject) if subject in self._announcing else None
         return None if message is None else str((await self._fields(message)).get("fingerprint"))
 
+    async def chain_end(self) -> int | None:
+        """Give the stream's last sequence, for a chain to begin behind; None where none may.
+
+        In a cluster every replica compares ids by itself, behind the leader's back: one that knows
+        another last id, or a message that is refused, would stop the stream for all.
+        """
+        info = await self._js.stream_info(CDC_STREAM.name)
+        is_clustered = info.cluster is not None and bool(info.cluster.name)
+        return None if is_clustered else info.state.last_seq
+
     async def stored_position(self, tables: Iterable[TableName]) -> Position:
         """Find the furthest of this slot's changes and messages that the stream holds.
 

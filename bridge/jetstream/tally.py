@@ -10,7 +10,7 @@ from bridge.jetstream.frames import Delivery
 from bridge.jetstream.refusals import refusal
 
 FLOW = 500
-"""After how many messages the server is asked to acknowledge; a batch has no more than that."""
+"""After how many messages the server is asked to acknowledge; 500 is the most it does."""
 
 OUTSTANDING_ACKS = 8
 """How many acknowledgements may be outstanding before the sender waits."""

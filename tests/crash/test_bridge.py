@@ -18,14 +18,13 @@ from pathlib import Path
 
 import nats
 import pytest
-from nats.js.api import StreamConfig
 
 from bridge.jetstream.provision import stream_config
 from examples.embedded import EmbeddedNats, EmbeddedPostgres
 from schemas.streams import CDC_STREAM
 from tests.support.bridge import BridgeProcess, wait_for
 from tests.support.proxy import Proxy
-from tests.support.stream import count_messages, read_changes
+from tests.support.stream import count_messages, edit_stream, publish, read_changes
 from tests.support.truth import PUBLICATION, Truth, assert_tells_the_truth, writing
 
 ROUNDS = int(os.environ.get("CHAOS_ROUNDS", "3"))
@@ -54,9 +53,6 @@ class Stage:
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.bridge.said()[-6000:]}") from None
 
-    def edit_stream(self, **settings: object) -> None:
-        asyncio.run(_edit_stream(self.nats.url, **settings))
-
 
 @pytest.fixture
 def stage(server_folder: Path, tmp_path: Path) -> Iterator[Stage]:
@@ -83,14 +79,6 @@ async def _make_stream(url: str) -> None:
         config = stream_config(CDC_STREAM)
         config.duplicate_window = 0.1
         await client.jetstream().add_stream(config)
-
-
-async def _edit_stream(url: str, **settings: object) -> None:
-    async with await nats.connect(url) as client:
-        js = client.jetstream()
-        found = (await js.stream_info(CDC_STREAM.name)).config
-        fields = {**vars(found), **settings}
-        await js.update_stream(StreamConfig(**fields))
 
 
 def kill_bridge(stage: Stage) -> None:
@@ -134,9 +122,15 @@ def lose_acks(stage: Stage) -> None:
 
 def fill_stream(stage: Stage) -> None:
     """JetStream refuses in the middle of a window, and takes more later."""
-    stage.edit_stream(max_msgs=count_messages(stage.nats.url) + stage.random.randint(1, 30))
+    most = count_messages(stage.nats.url) + stage.random.randint(1, 30)
+    edit_stream(stage.nats.url, max_msgs=most)
     time.sleep(stage.random.uniform(0.2, 0.8))
-    stage.edit_stream(max_msgs=-1)
+    edit_stream(stage.nats.url, max_msgs=-1)
+
+
+def somebody_else_writes(stage: Stage) -> None:
+    """What is stored between two of our messages breaks their chain."""
+    publish(stage.nats.url, "cdc.others.insert", stage.random.randint(1, 5))
 
 
 SCENARIOS: tuple[Callable[[Stage], None], ...] = (
@@ -147,6 +141,7 @@ SCENARIOS: tuple[Callable[[Stage], None], ...] = (
     cut_connections,
     lose_acks,
     fill_stream,
+    somebody_else_writes,
 )
 
 
@@ -166,10 +161,13 @@ def test_the_stream_tells_the_truth_whatever_dies(
     assert_tells_the_truth(read_changes(stage.nats.url), stage.truth)
 
 
-def test_everything_at_once(stage: Stage) -> None:
-    """Faults do not wait for one another."""
+@pytest.mark.parametrize("shared", [False, True], ids=["alone", "shared"])
+def test_everything_at_once(stage: Stage, shared: bool) -> None:
+    """Faults do not wait for one another; a stream that others write to is written in batches."""
     with writing(stage.truth, SEED):
         for _ in range(2 * ROUNDS):
+            if shared:
+                somebody_else_writes(stage)
             time.sleep(stage.random.uniform(0.1, 0.5))
             stage.random.choice(SCENARIOS)(stage)
 

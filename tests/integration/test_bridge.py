@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from collections.abc import Iterator
@@ -10,7 +9,6 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from nats import connect
 from psycopg.sql import SQL, Identifier
 
 from examples.embedded import EmbeddedNats, EmbeddedPostgres
@@ -20,6 +18,8 @@ from tests.support.bridge import BridgeProcess, wait_for
 from tests.support.stream import (
     StoredMessage,
     count_messages,
+    edit_stream,
+    publish,
     read_changes,
     read_shapes,
     read_stream,
@@ -57,16 +57,6 @@ def slot_of(environ: dict[str, str]) -> str:
 def wait_messages(nats: EmbeddedNats, count: int) -> list[StoredMessage]:
     wait_for(lambda: count_messages(nats.url) >= count, f"{count} messages")
     return read_stream(nats.url)
-
-
-def publish(nats: EmbeddedNats, subject: str, body: bytes) -> None:
-    """Store a message as anybody might."""
-
-    async def store() -> None:
-        async with await connect(nats.url) as client:
-            await client.jetstream().publish(subject, body)
-
-    asyncio.run(store())
 
 
 def wait_confirmed(connection: Connection, lsn: Lsn) -> None:
@@ -117,7 +107,10 @@ def test_every_operation_arrives_in_commit_order(
 def test_every_message_is_stored_behind_its_predecessor_only(
     bridge: BridgeProcess, users: Connection, nats: EmbeddedNats
 ) -> None:
-    """Each names the one before it, so the server refuses whatever comes behind a refused one."""
+    """Each names the one before it, so the server refuses whatever comes behind a refused one.
+
+    The first one names where the stream ended when the bridge asked how far it is.
+    """
     del bridge
     for number in range(0, 3_000, 1_000):
         users.execute(
@@ -130,6 +123,7 @@ def test_every_message_is_stored_behind_its_predecessor_only(
     ids = [message.headers["Nats-Msg-Id"] for message in stored]
     behind = [message.headers.get("Nats-Expected-Last-Msg-Id") for message in stored]
     assert behind == [None, *ids[:-1]]
+    assert stored[0].headers["Nats-Expected-Last-Sequence"] == "0"
 
 
 def test_other_writers_in_the_stream_cost_no_change_and_no_order(
@@ -137,7 +131,7 @@ def test_other_writers_in_the_stream_cost_no_change_and_no_order(
 ) -> None:
     """What they store breaks the chain, and only once: then the bridge sends batches."""
     for number in range(5):
-        publish(nats, "cdc.others.insert", b"")
+        publish(nats.url, "cdc.others.insert")
         users.execute(
             "INSERT INTO users SELECT generate_series(%s::int, %s)",
             [number * 700, number * 700 + 699],
@@ -146,7 +140,24 @@ def test_other_writers_in_the_stream_cost_no_change_and_no_order(
 
     found = [change.fields["data"]["id"] for change in read_changes(nats.url)]
     assert found == list(range(3_500))
-    assert bridge.said().count("wrong last msg ID") == 1
+    assert bridge.said().count("is not the end of the stream") == 1
+
+
+def test_a_stream_that_fills_up_says_so(
+    bridge: BridgeProcess, users: Connection, nats: EmbeddedNats
+) -> None:
+    """The change that breaks the chain asked for no answer; the next try must tell the reason."""
+    users.execute("INSERT INTO users VALUES (1, 'a')")
+    wait_messages(nats, 2)
+    edit_stream(nats.url, max_msgs=20)
+    users.execute("INSERT INTO users SELECT generate_series(2, 1000)")
+
+    wait_for(lambda: "maximum messages exceeded (10077)" in bridge.said(), "the reason")
+    edit_stream(nats.url, max_msgs=-1)
+
+    wait_messages(nats, 1_001)
+    found = [change.fields["data"]["id"] for change in read_changes(nats.url)]
+    assert found == list(range(1, 1_001))
 
 
 def test_rows_of_one_copy_are_all_stored(

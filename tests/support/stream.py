@@ -1,4 +1,4 @@
-"""Reads a whole stream the way any consumer would."""
+"""Reads a whole stream the way any consumer would, and meddles with it as others might."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 import nats
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
+from nats.js.api import StreamConfig
 
 from schemas.codecs import OVERSIZE, codec_for, decode_entry
 from schemas.compression import Expander, is_compressed
@@ -55,6 +56,29 @@ def count_messages(url: str, stream: str = CDC_STREAM.name) -> int:
 def read_shapes(url: str) -> dict[str, list[tuple[int, dict[str, Any]]]]:
     """Give every revision of every key in KV `schemas`."""
     return asyncio.run(_read_shapes(url))
+
+
+def publish(url: str, subject: str, count: int = 1) -> None:
+    """Store empty messages as anybody might."""
+    asyncio.run(_publish(url, subject, count))
+
+
+def edit_stream(url: str, **settings: object) -> None:
+    """Change settings of the CDC stream as an administrator does."""
+    asyncio.run(_edit_stream(url, settings))
+
+
+async def _publish(url: str, subject: str, count: int) -> None:
+    async with await nats.connect(url) as client:
+        for _ in range(count):
+            await client.jetstream().publish(subject, b"")
+
+
+async def _edit_stream(url: str, settings: dict[str, object]) -> None:
+    async with await nats.connect(url) as client:
+        js = client.jetstream()
+        found = (await js.stream_info(CDC_STREAM.name)).config
+        await js.update_stream(StreamConfig(**{**vars(found), **settings}))
 
 
 async def _count(url: str, stream: str) -> int:

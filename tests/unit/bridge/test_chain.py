@@ -19,6 +19,10 @@ from bridge.rowparts import PackedRow
 INBOX = "_INBOX.x"
 
 
+def begin(behind: int = 0) -> Chain:
+    return Chain(INBOX, "CDC", behind=behind)
+
+
 def row(number: int) -> PackedRow:
     return b"cdc.t.insert", f"{number:x}-t-insert".encode(), b"x" * (number % 50)
 
@@ -42,7 +46,7 @@ def answer(number: int, **fields: Any) -> Delivery:
 
 def test_every_message_but_the_first_names_the_one_before_it() -> None:
     """Through closes and many calls too: else something could be stored behind a hole there."""
-    chain, frames = Chain(INBOX), list[bytes]()
+    chain, frames = begin(), list[bytes]()
     for first, last, close in ((1, 3, True), (4, 4, True), (5, 1_300, False), (1_301, 1_301, True)):
         frames += chain.frames([row(n) for n in range(first, last + 1)], "j", close=close)
 
@@ -50,9 +54,20 @@ def test_every_message_but_the_first_names_the_one_before_it() -> None:
     assert ids(frames) == [(names[0], None), *((own, b) for b, own in itertools.pairwise(names))]
 
 
+def test_the_first_message_names_the_sequence_that_the_stream_ended_with() -> None:
+    """What came since the stream was asked may be what is about to be sent."""
+    chain = begin(behind=71)
+
+    first = b"".join(chain.frames([row(1), row(2)], "j", close=False))
+    second = b"".join(chain.frames([row(3)], "j", close=True))
+
+    assert first.count(b"\r\nNats-Expected-Last-Sequence: 71\r\n") == 1
+    assert b"Nats-Expected-Last-Sequence" not in second
+
+
 def test_messages_of_the_short_way_are_framed_like_all_others() -> None:
     rows = [row(n) for n in range(1, 1_100)]
-    short, long, mixed = Chain(INBOX), Chain(INBOX), Chain(INBOX)
+    short, long, mixed = begin(), begin(), begin()
     some: list[Message] = [outgoing(each) if n % 7 == 0 else each for n, each in enumerate(rows)]
 
     for close in (False, True):
@@ -64,7 +79,7 @@ def test_messages_of_the_short_way_are_framed_like_all_others() -> None:
 def test_headers_and_large_bodies_are_carried() -> None:
     """A body in the object store is named by a header, and one of a megabyte is not copied."""
     large = bytes(1 << 20)
-    chain = Chain(INBOX)
+    chain = begin()
     chain.frames([row(1)], "j", close=False)
 
     frames = chain.frames(
@@ -83,7 +98,7 @@ def test_headers_and_large_bodies_are_carried() -> None:
 
 def test_the_first_message_every_so_many_and_the_last_ask_for_an_answer() -> None:
     """The first can tell why it was refused; one behind it can only tell that something was."""
-    chain = Chain(INBOX)
+    chain = begin()
     assert asking(chain.frames([row(n) for n in range(1, 11)], "j", close=False)) == [1]
     assert asking(chain.frames([row(n) for n in range(11, 13)], "j", close=True)) == [12]
     rest = [row(n) for n in range(13, 2 * FLOW + 2)]
@@ -92,7 +107,7 @@ def test_the_first_message_every_so_many_and_the_last_ask_for_an_answer() -> Non
 
 
 def test_an_answer_speaks_for_everything_before_it() -> None:
-    chain = Chain(INBOX)
+    chain = begin()
     chain.frames([row(n) for n in range(1, 31)], "j", close=True)
 
     assert chain.answer(answer(1, stream="CDC", seq=71)) == 1
@@ -103,7 +118,7 @@ def test_an_answer_speaks_for_everything_before_it() -> None:
 
 def test_what_was_stored_before_is_stored() -> None:
     """A message sent again has the sequence of its first time, which is not the stream's end."""
-    chain = Chain(INBOX)
+    chain = begin()
     chain.frames([row(n) for n in range(1, 3)], "j", close=True)
     chain.answer(answer(1, stream="CDC", seq=9))
 
@@ -112,7 +127,7 @@ def test_what_was_stored_before_is_stored() -> None:
 
 
 def test_the_sender_waits_when_too_many_answers_are_outstanding() -> None:
-    chain = Chain(INBOX)
+    chain = begin()
     chain.frames([row(n) for n in range(1, FLOW * OUTSTANDING_ACKS + 1)], "j", close=False)
     assert not chain.has_room
 
@@ -122,13 +137,18 @@ def test_the_sender_waits_when_too_many_answers_are_outstanding() -> None:
 
 @pytest.mark.parametrize(
     ("number", "fields"),
-    [(3, {"stream": "CDC", "seq": 1}), (1, {"type": "ack", "seq": 1}), (1, {})],
-    ids=["more than sent", "of something else", "empty"],
+    [
+        (3, {"stream": "CDC", "seq": 1}),
+        (1, {"stream": "COPY", "seq": 1}),
+        (1, {"type": "ack", "seq": 1}),
+        (1, {}),
+    ],
+    ids=["more than sent", "of another stream", "of something else", "empty"],
 )
 def test_an_answer_that_does_not_speak_for_what_was_sent_is_no_ack(
     number: int, fields: dict[str, Any]
 ) -> None:
-    chain = Chain(INBOX)
+    chain = begin()
     chain.frames([row(1), row(2)], "j", close=True)
 
     with pytest.raises(SinkLost):
@@ -136,10 +156,11 @@ def test_an_answer_that_does_not_speak_for_what_was_sent_is_no_ack(
 
 
 @pytest.mark.parametrize(
-    ("code", "error"), [(10070, ChainBroken), (10077, PublishRefused), (10999, PublishRefused)]
+    ("code", "error"),
+    [(10070, ChainBroken), (10071, ChainBroken), (10077, PublishRefused), (10999, PublishRefused)],
 )
 def test_a_refusal_is_told_by_what_it_means(code: int, error: type[Exception]) -> None:
-    chain = Chain(INBOX)
+    chain = begin()
     chain.frames([row(1)], "j", close=True)
 
     with pytest.raises(error, match=str(code)):
@@ -147,7 +168,7 @@ def test_a_refusal_is_told_by_what_it_means(code: int, error: type[Exception]) -
 
 
 def test_no_stream_is_a_failure_and_not_an_ack() -> None:
-    chain = Chain(INBOX)
+    chain = begin()
     chain.frames([row(1)], "j", close=True)
 
     with pytest.raises(SinkLost, match="no stream"):
@@ -155,5 +176,5 @@ def test_no_stream_is_a_failure_and_not_an_ack() -> None:
 
 
 def test_answers_to_others_are_not_ours() -> None:
-    assert Chain(INBOX).owns(answer(1))
-    assert not Chain(INBOX).owns(Delivery("_INBOX.y.1", b"", b""))
+    assert begin().owns(answer(1))
+    assert not begin().owns(Delivery("_INBOX.y.1", b"", b""))

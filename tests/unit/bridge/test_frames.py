@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from bridge.errors import SinkLost
 from bridge.jetstream.frames import (
+    EXPECTED_ID,
     LARGE_BYTES,
     BatchParts,
     ChainParts,
@@ -42,7 +43,8 @@ def test_a_message_carries_its_id_and_where_the_answer_goes() -> None:
 
 def test_a_message_names_the_one_it_must_follow() -> None:
     message = Outgoing("cdc.t.insert", "1-t-insert", b"")
-    assert b"".join(publish_parts(message, "", "j", behind="0-t-insert")) == (
+    condition = f"{EXPECTED_ID}: 0-t-insert\r\n"
+    assert b"".join(publish_parts(message, "", "j", condition)) == (
         b"HPUB cdc.t.insert 93 93\r\nNATS/1.0\r\nNats-Msg-Id: 1-t-insert\r\n"
         b"Nats-Expected-Last-Msg-Id: 0-t-insert\r\nContent-Type: j\r\n\r\n\r\n"
     )
@@ -66,7 +68,7 @@ def test_small_parts_are_gathered_and_large_ones_are_not_copied(parts: list[byte
 ROWS = st.lists(
     st.tuples(
         st.sampled_from([b"cdc.t.insert", b"cdc.a=20b.delete"]),
-        st.sampled_from([b"0-t-insert", b"f" * 200]),
+        st.sampled_from([b"0-t-insert", b"f" * 200, b"e" * 5_000]),
         st.binary(max_size=20) | st.sampled_from([b"x" * 3_990, b"y" * 5_000, b"z" * 70_000]),
     )
 )
@@ -101,7 +103,9 @@ def test_many_messages_of_a_chain_are_what_they_are_one_by_one(
     assert written == b"".join(
         part
         for row, predecessor in zip(rows, before, strict=False)
-        for part in publish_parts(outgoing(row), "", "j", behind=predecessor.decode())
+        for part in publish_parts(
+            outgoing(row), "", "j", f"{EXPECTED_ID}: {predecessor.decode()}\r\n"
+        )
     )
 
 
