@@ -143,6 +143,23 @@ def test_other_writers_in_the_stream_cost_no_change_and_no_order(
     assert bridge.said().count("is not the end of the stream") == 1
 
 
+def test_a_bridge_that_connects_again_behind_other_writers_chains_again(
+    bridge: BridgeProcess, users: Connection, nats: EmbeddedNats
+) -> None:
+    """Whoever broke the chain may be gone, and a stream for one costs its server less."""
+    publish(nats.url, "cdc.others.insert")
+    users.execute("INSERT INTO users VALUES (1, 'a')")
+    wait_messages(nats, 3)
+    users.execute("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots"
+                  " WHERE slot_name = %s", [f"slot_{users.info.dbname}"])  # fmt: skip
+    users.execute("INSERT INTO users VALUES (2, 'b')")
+
+    stored = wait_messages(nats, 4)
+
+    conditions = [message.headers.get("Nats-Expected-Last-Sequence") for message in stored]
+    assert conditions == [None, None, None, "3"], bridge.said()
+
+
 def test_a_stream_that_fills_up_says_so(
     bridge: BridgeProcess, users: Connection, nats: EmbeddedNats
 ) -> None:

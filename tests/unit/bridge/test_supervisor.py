@@ -7,7 +7,15 @@ from datetime import timedelta
 
 import pytest
 
-from bridge.errors import BridgeError, MalformedWal, SinkLost, SlotBusy, SourceLost
+from bridge.errors import (
+    BridgeError,
+    ChainBroken,
+    MalformedWal,
+    PublishRefused,
+    SinkLost,
+    SlotBusy,
+    SourceLost,
+)
 from bridge.status import Status
 from bridge.supervisor import Backoff, supervise
 
@@ -43,7 +51,8 @@ def streamed() -> Status:
 
 async def test_lost_connections_are_made_again_without_end() -> None:
     status = streamed()
-    assert await run(status, *[SourceLost("x")] * 20, *[SinkLost("x")] * 3, None) == 24
+    sink = (SinkLost("x"), PublishRefused("x"), ChainBroken("x"))
+    assert await run(status, *[SourceLost("x")] * 20, *sink, None) == 24
     assert (status.source_reconnects, status.sink_reconnects) == (20, 3)
 
 
