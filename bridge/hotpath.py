@@ -152,7 +152,7 @@ class HotPath:
         assembler, self._transaction = self._assembler, transaction
         if begun:
             begin = Begin(*_begin_at(begun, _KIND_AT + 1))
-            assembler.commit_ts = iso_timestamp(begin.commit_time)
+            assembler.commit_ts = self._clock.write(begin.commit_time).decode()
             assembler.transaction = begin
         if transaction is None:
             assembler.transaction = None
