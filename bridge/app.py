@@ -157,7 +157,8 @@ class Bridge:
                 config.postgres, slot=config.slot, publication=config.publication
             )
             stack.push_async_callback(_quietly, wal.close)
-            # Only now is the slot ours alone, so only now does the stream's end stand still.
+            # Only now is the slot ours alone, so only now does the stream's end stand still. Where
+            # a chain begins is asked first: the look-up may miss what is stored behind that.
             if self._may_chain:
                 await self._chain(lane, registry)
             stored = await self._stored(source, registry, tables)
