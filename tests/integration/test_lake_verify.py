@@ -6,7 +6,7 @@ import gc
 import itertools
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -307,41 +307,79 @@ def test_another_database_is_called_by_its_name_and_not_compared(
     assert pipeline.verify("accounts")[1]
 
 
-def test_under_load_nothing_is_called_different(pipeline: Pipeline) -> None:
-    """Writers and the follower go on while the tables are compared, again and again."""
-    stop = threading.Event()
-    dsn = pipeline.rig.connection.info.dsn
-    password = pipeline.config.postgres.password
+class Load:
+    """A writer and a follower that go on, each in its thread, until told to stop."""
 
-    def write() -> None:
+    def __init__(self, pipeline: Pipeline) -> None:
+        self.lake_moves = threading.Lock()
+        """Held, the lake stands still."""
+
+        self._pipeline = pipeline
+        self._stop = threading.Event()
+        self._turns = threading.Semaphore(0)
+        self._threads = [threading.Thread(target=run) for run in (self._write, self._follow)]
+
+    def __enter__(self) -> Load:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def let_the_database_move_on(self) -> None:
+        while self._turns.acquire(blocking=False):
+            pass
+        for _ in range(2):  # the first may have been under way already
+            assert self._turns.acquire(timeout=60)
+
+    def _write(self) -> None:
+        dsn = self._pipeline.rig.connection.info.dsn
+        password = self._pipeline.config.postgres.password
         with psycopg.connect(dsn, password=password, autocommit=True) as connection:
             for turn in itertools.count():
-                if stop.wait(0.1):
+                if self._stop.wait(0.1):
                     return
                 key = [turn % 300 + 1]
                 connection.execute("UPDATE accounts SET owner = owner || '!' WHERE id = %s", key)
                 connection.execute("UPDATE accounts SET id = id + 20000 WHERE id = %s", key)
                 connection.execute("UPDATE accounts SET id = id - 20000 WHERE id > 20010")
                 connection.execute("DELETE FROM accounts WHERE id = 20001")
+                self._turns.release()
 
-    threads = [
-        threading.Thread(target=write),
-        threading.Thread(target=_follow, args=(pipeline.lake.drain, stop)),
-    ]
-    for thread in threads:
-        thread.start()
-    try:
-        reports = [pipeline.verify("accounts") for _ in range(2)]
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
-
-    assert all(is_well for _, is_well in reports), reports
-    assert any(found[0]["replayed_changes"] for found, _ in reports)
+    def _follow(self) -> None:
+        while not self._stop.wait(0.05):
+            if self.lake_moves.acquire(timeout=0.1):
+                self._pipeline.lake.drain(batches=1)
+                self.lake_moves.release()
 
 
-def _follow(drain: Callable[[], int], stop: threading.Event) -> None:
-    while not stop.is_set():
-        drain()
-        stop.wait(0.05)
+def test_under_load_nothing_is_called_different(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Writers and the follower go on while the tables are compared, freely and at the worst time.
+
+    The second time the lake stands still until the database has moved on behind the snapshot, so
+    that the cut is sure to have changes which the snapshot does not see.
+    """
+    wait = command.await_cut
+
+    with Load(pipeline) as load:
+
+        def move_and_wait(*arguments: Any) -> Any:
+            load.let_the_database_move_on()
+            pipeline.rig.stream()
+            load.lake_moves.release()
+            return wait(*arguments)
+
+        freely = pipeline.verify("accounts")
+        load.lake_moves.acquire()
+        load.let_the_database_move_on()
+        monkeypatch.setattr(command, "await_cut", move_and_wait)
+        behind = pipeline.verify("accounts")
+
+    assert freely[1], freely
+    assert behind[1], behind
+    assert behind[0][0]["replayed_changes"]

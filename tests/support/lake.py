@@ -306,16 +306,18 @@ class LakeRig:
         lake_class: type[Lake] = Lake,
         *,
         dead_letters: bool = False,
+        batches: int | None = None,
     ) -> int:
-        """Follow the stream to its end; gives how many batches that took."""
+        """Follow the stream to its end or for some batches; gives how many that took."""
         with closing(CdcStream(self.nats)) as stream:
             stream.ensure_durable()
             lake = lake_class(self.spark, self.nats, stream.shape, dead_letters=dead_letters)
             follower = Follower(BatchLimits(max_messages=max_messages), stream, lake)
-            batches = 0
-            while follower.step(None):
-                batches += 1
-            return batches
+            took = 0
+            with closing(follower):
+                while took != batches and follower.step(None):
+                    took += 1
+            return took
 
     @contextmanager
     def following(
