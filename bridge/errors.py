@@ -11,6 +11,11 @@ from enum import Enum
 from typing import ClassVar
 
 
+def reason_of(error: BaseException) -> str:
+    """Say what an exception says of itself; one that says nothing, like a timeout, by its name."""
+    return str(error) or type(error).__name__
+
+
 class Disposition(Enum):
     """What the supervisor does about an error."""
 

@@ -7,6 +7,11 @@ what to do. Nothing here retries; `app` decides whether a failure ends the progr
 from __future__ import annotations
 
 
+def reason_of(error: BaseException) -> str:
+    """Say what an exception says of itself; one that says nothing, like a timeout, by its name."""
+    return str(error) or type(error).__name__
+
+
 class LakeError(Exception):
     """A failure a person can act on."""
 

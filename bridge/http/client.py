@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 
 from bridge.config import HttpConfig
-from bridge.errors import NothingListens
+from bridge.errors import NothingListens, reason_of
 
 TIMEOUT_SECONDS = 5
 
@@ -24,7 +24,7 @@ async def fetch_status(config: HttpConfig) -> dict[str, Any]:
                 raise NothingListens(f"{url} answers {answer.status}: that is not a bridge")
             status = await answer.json()
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-        why = str(error) or type(error).__name__
+        why = reason_of(error)
         raise NothingListens(f"no bridge answers at {url}: {why}") from error
     if not isinstance(status, dict) or "confirmed_lsn" not in status:
         raise NothingListens(f"{url} answers, and is not a bridge")

@@ -16,7 +16,7 @@ import nats.js.errors
 from nats.aio.client import Client
 
 from bridge.config import NatsConfig
-from bridge.errors import PublishRefused, SinkLost, SinkRefused
+from bridge.errors import PublishRefused, SinkLost, SinkRefused, reason_of
 from bridge.jetstream.identity import refused, sign, tls_context, translate_tls, wants_tls
 from bridge.jetstream.refusals import ADVICE
 
@@ -144,8 +144,8 @@ def translated(config: NatsConfig) -> Iterator[None]:
     except nats.errors.Error as error:
         if "authorization" in str(error).lower() or "authentication" in str(error).lower():
             raise refused(config, error) from error
-        raise SinkLost(f"NATS at {config.where}: {error or type(error).__name__}") from error
+        raise SinkLost(f"NATS at {config.where}: {reason_of(error)}") from error
     except ssl.SSLError as error:
         raise translate_tls(error, config) from error
     except (OSError, TimeoutError) as error:
-        raise SinkLost(f"NATS at {config.where} cannot be reached: {error}") from error
+        raise SinkLost(f"NATS at {config.where} cannot be reached: {reason_of(error)}") from error

@@ -18,7 +18,7 @@ from datetime import timedelta
 from typing import TypeVar
 
 from bridge.config import NatsConfig
-from bridge.errors import BridgeError, SinkLost, SinkRefused
+from bridge.errors import BridgeError, SinkLost, SinkRefused, reason_of
 from bridge.jetstream.batch import Batch
 from bridge.jetstream.chain import Chain
 from bridge.jetstream.frames import (
@@ -94,7 +94,9 @@ class Lane:
         except ssl.SSLError as error:
             raise translate_tls(error, config) from error
         except (OSError, EOFError, TimeoutError) as error:
-            raise SinkLost(f"NATS at {config.where} cannot be reached: {error}") from error
+            raise SinkLost(
+                f"NATS at {config.where} cannot be reached: {reason_of(error)}"
+            ) from error
         lane._listener = asyncio.create_task(lane._listen(), name="lane")
         return lane
 

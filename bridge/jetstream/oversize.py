@@ -13,9 +13,12 @@ from nats.js import JetStreamContext
 from nats.js.api import ObjectStoreConfig, RawStreamMsg
 from nats.js.object_store import ObjectStore
 
-from bridge.errors import BridgeError, RowTooLarge, SinkLost
+from bridge.errors import BridgeError, PublishRefused, RowTooLarge, SinkLost, reason_of
+from bridge.jetstream.refusals import ADVICE
 from schemas.codecs import OVERSIZE
 from schemas.streams import ObjectStoreSpec
+
+_MAY_PASS = (nats.js.errors.ServiceUnavailableError, nats.js.errors.ServerError)
 
 
 class OversizeStore:
@@ -54,7 +57,16 @@ class OversizeStore:
 
     def _refusal(self, name: str, body: bytes, error: Exception) -> BridgeError:
         what = f"{name} takes {len(body)} bytes, and object store {self._spec.name} did not"
-        # A server that forbids a subject does not answer; one that is gone is not connected.
-        if self._client.is_connected:
-            return RowTooLarge(f"{what} take it: {error or type(error).__name__}")
-        return SinkLost(f"{what} answer")
+        if forbidden := self._forbidden():
+            return RowTooLarge(f"{what} take it: {forbidden}")
+        if advice := ADVICE.get(getattr(error, "err_code", None) or 0):
+            return PublishRefused(f"{what} take it: {error}", advice=advice)
+        if isinstance(error, nats.js.errors.APIError) and not isinstance(error, _MAY_PASS):
+            return RowTooLarge(f"{what} take it: {error}")
+        return SinkLost(f"{what} answer: {reason_of(error)}")
+
+    def _forbidden(self) -> str | None:
+        """Give what we may not do here: who asks for that is told, but gets no answer."""
+        said = str(self._client.last_error or "").lower()
+        ours = "permissions violation" in said and self._spec.name.lower() in said
+        return said.removeprefix("nats: ") if ours else None

@@ -20,7 +20,7 @@ from bridge.jetstream.risks import Risk, bucket_risks, stream_risks, uncovered
 from schemas.streams import BUCKETS, CDC_STREAM, BucketSpec, StreamSpec
 
 _WHO_AM_I = "$SYS.REQ.USER.INFO"
-_PATIENCE_SECONDS = 1
+_PATIENCE_SECONDS = 5
 
 
 async def survey_sink(client: Client, config: NatsConfig, overrides: StreamOverrides) -> SinkFacts:

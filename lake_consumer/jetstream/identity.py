@@ -16,7 +16,7 @@ from typing import Any
 import nkeys
 from nats.aio.client import Client
 
-from lake_consumer.errors import BadOption, NatsUnreachable
+from lake_consumer.errors import BadOption, NatsUnreachable, reason_of
 from lake_consumer.natsoptions import NatsOptions
 
 _TRUST = "Set NATS_TLS_CA to the CA that signed it, and NATS_HOST to a name in it."
@@ -127,7 +127,7 @@ def explain(options: NatsOptions, client: Client, error: Exception) -> NatsUnrea
     if client._server_info and isinstance(error, OSError):
         # What the server asked for often explains why it then hung up.
         require_agreement(options, client)
-    reason = str(error) or type(error).__name__
+    reason = reason_of(error)
     if isinstance(error, ssl.SSLError) and "certificate" in reason.lower().replace("_", " "):
         what = f"{where} refuses the lake's certificate: {reason}"
         return NatsUnreachable(what, advice=_CLIENT_CERTIFICATE)

@@ -10,7 +10,8 @@ from bridge.errors import RowTooLarge
 from examples.embedded import EmbeddedNats, EmbeddedPostgres
 from tests.conftest import Connection
 from tests.support.bridge import BridgeProcess, wait_for
-from tests.support.stream import count_messages, read_changes
+from tests.support.proxy import Proxy
+from tests.support.stream import count_messages, edit_stream, read_changes
 
 NO_OBJECT_STORE = """
 authorization { users: [{
@@ -66,6 +67,45 @@ def test_the_stream_can_end_with_an_oversize_row(
         bridge.wait_streaming()
         rows.execute("INSERT INTO rows VALUES (2, 'after')")
         wait_for(lambda: count_messages(nats.url) >= 3, "the row after the restart")
+
+    assert [change.fields["data"]["id"] for change in read_changes(nats.url)] == [1, 2]
+
+
+def test_a_server_that_does_not_answer_in_time_is_asked_again(
+    postgres: EmbeddedPostgres, database: str, nats: EmbeddedNats, rows: Connection, tmp_path: Path
+) -> None:
+    """That says nothing about the row, so it must not end the bridge."""
+    with Proxy(nats.port) as to_nats:
+        environ = {**postgres.env(database), **nats.env(), "NATS_PORT": str(to_nats.port)}
+        with BridgeProcess(environ, *flags(environ), log=tmp_path / "log") as bridge:
+            bridge.wait_streaming()
+            rows.execute("INSERT INTO rows VALUES (1, 'small')")
+            wait_for(lambda: count_messages(nats.url) >= 2, "the table to be known")
+            to_nats.swallow_answers.set()
+            rows.execute("INSERT INTO rows VALUES (2, repeat('x', 3000000))")
+            wait_for(lambda: "object store oversize did not answer" in bridge.said(), "the wait")
+            to_nats.swallow_answers.clear()
+            to_nats.cut()
+            wait_for(lambda: count_messages(nats.url) >= 3, "the row")
+            assert bridge.status()["state"] == "streaming"
+
+    assert [change.fields["data"]["id"] for change in read_changes(nats.url)] == [1, 2]
+
+
+def test_an_object_store_that_is_full_is_tried_again_when_it_has_room(
+    postgres: EmbeddedPostgres, database: str, nats: EmbeddedNats, rows: Connection, tmp_path: Path
+) -> None:
+    """As with a stream that is full: the WAL is kept, the log says what to do."""
+    environ = {**postgres.env(database), **nats.env()}
+    with BridgeProcess(environ, *flags(environ), log=tmp_path / "log") as bridge:
+        bridge.wait_streaming()
+        rows.execute("INSERT INTO rows VALUES (1, repeat('x', 3000000))")
+        wait_for(lambda: count_messages(nats.url) >= 2, "the first row")
+        edit_stream(nats.url, "OBJ_oversize", max_bytes=4_000_000)
+        rows.execute("INSERT INTO rows VALUES (2, repeat('x', 3000000))")
+        wait_for(lambda: "maximum bytes exceeded" in bridge.said(), "the refusal")
+        edit_stream(nats.url, "OBJ_oversize", max_bytes=-1)
+        wait_for(lambda: count_messages(nats.url) >= 3, "the second row")
 
     assert [change.fields["data"]["id"] for change in read_changes(nats.url)] == [1, 2]
 

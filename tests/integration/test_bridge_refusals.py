@@ -116,6 +116,17 @@ def test_nats_that_is_down_is_named_with_its_address(
     assert "NATS_HOST" in said
 
 
+def test_a_server_that_does_not_answer_is_not_called_gone_without_a_reason(
+    tmp_path: Path, environ: dict[str, str], connection: Connection
+) -> None:
+    """A timeout has no text of its own."""
+    connection.execute("CREATE PUBLICATION pub")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = str(silent.getsockname()[1])
+        said = refusal(tmp_path, {**environ, "NATS_PORT": port}, SinkLost)
+    assert f"NATS at 127.0.0.1:{port} cannot be reached: TimeoutError" in said
+
+
 def test_a_nats_that_refuses_the_user_is_not_tried_again(
     tmp_path: Path, environ: dict[str, str], connection: Connection, server_folder: Path
 ) -> None:

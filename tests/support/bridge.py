@@ -14,7 +14,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-PATIENCE_SECONDS = 60.0
+import nats.errors
+
+PATIENCE_SECONDS = 300.0
 """How long a test waits for something that must happen; never a statement about speed."""
 
 COMMAND = Path(sys.executable).with_name("bridge")
@@ -24,13 +26,21 @@ T = TypeVar("T")
 
 
 def wait_for(produce: Callable[[], T | None], what: str) -> T:
-    """Wait until `produce` gives something true, and fail by name if it never does."""
+    """Wait until `produce` gives something true, and fail by name if it never does.
+
+    A server that does not answer in time, or not yet at all, has not given anything.
+    """
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while not (found := produce()):
+    trouble: Exception | None = None
+    while True:
+        try:
+            if found := produce():
+                return found
+        except (OSError, nats.errors.Error) as error:
+            trouble = error
         if time.monotonic() > deadline:
-            raise AssertionError(f"waited {PATIENCE_SECONDS:.0f} s in vain for {what}")
+            raise AssertionError(f"waited {PATIENCE_SECONDS:.0f} s in vain for {what}") from trouble
         time.sleep(0.05)
-    return found
 
 
 class BridgeProcess:
@@ -38,7 +48,9 @@ class BridgeProcess:
 
     def __init__(self, environ: Mapping[str, str], *flags: str, log: Path) -> None:
         self.log = log
-        self.flags = ("--port", "0", *flags)
+        # A flag given twice counts as given last, so a test may still ask for less patience.
+        patience = ("--start-timeout", "60", "--ack-timeout", "60")
+        self.flags = ("--port", "0", *patience, *flags)
         self.environ = {**os.environ, **environ}
         self._process: subprocess.Popen[bytes] | None = None
         self._log_start = 0
@@ -82,8 +94,12 @@ class BridgeProcess:
         fields: dict[str, Any] = json.loads(self.get("/status")[1])
         return fields
 
+    def is_streaming(self) -> bool:
+        """Whether this run has begun to stream; fails where it has ended."""
+        return self._alive() and 'msg="streaming from' in self.said()
+
     def wait_streaming(self) -> None:
-        wait_for(lambda: self._alive() and 'msg="streaming from' in self.said(), "streaming")
+        wait_for(self.is_streaming, "streaming")
 
     def wait_serving(self) -> None:
         """Wait until snapshots can be asked for, too."""
@@ -115,7 +131,7 @@ def fetch(
 ) -> tuple[int, bytes]:
     request = urllib.request.Request(url, method=method, headers=dict(headers or {}))
     try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.status, answer.read()
     except urllib.error.HTTPError as error:
         with error:

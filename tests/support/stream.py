@@ -6,6 +6,7 @@ import asyncio
 import io
 from collections import defaultdict
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +19,8 @@ from schemas.codecs import OVERSIZE, codec_for, decode_entry
 from schemas.compression import Expander, is_compressed
 from schemas.streams import CDC_STREAM, DICTIONARIES_BUCKET, OVERSIZE_STORE, SCHEMAS_BUCKET
 
-PATIENCE_SECONDS = 30
+PATIENCE_SECONDS = 120
+ANSWER_SECONDS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,32 +65,37 @@ def publish(url: str, subject: str, count: int = 1) -> None:
     asyncio.run(_publish(url, subject, count))
 
 
-def edit_stream(url: str, **settings: object) -> None:
-    """Change settings of the CDC stream as an administrator does."""
-    asyncio.run(_edit_stream(url, settings))
+def edit_stream(url: str, stream: str = CDC_STREAM.name, **settings: object) -> None:
+    """Change settings of a stream as an administrator does."""
+    asyncio.run(_edit_stream(url, stream, settings))
+
+
+@asynccontextmanager
+async def administer(url: str) -> AsyncIterator[JetStreamContext]:
+    """Connect with patience: on a busy machine a server may answer late."""
+    async with await nats.connect(url, connect_timeout=ANSWER_SECONDS) as client:
+        yield client.jetstream(timeout=ANSWER_SECONDS)
 
 
 async def _publish(url: str, subject: str, count: int) -> None:
-    async with await nats.connect(url) as client:
+    async with administer(url) as js:
         for _ in range(count):
-            await client.jetstream().publish(subject, b"")
+            await js.publish(subject, b"")
 
 
-async def _edit_stream(url: str, settings: dict[str, object]) -> None:
-    async with await nats.connect(url) as client:
-        js = client.jetstream()
-        found = (await js.stream_info(CDC_STREAM.name)).config
+async def _edit_stream(url: str, stream: str, settings: dict[str, object]) -> None:
+    async with administer(url) as js:
+        found = (await js.stream_info(stream)).config
         await js.update_stream(StreamConfig(**{**vars(found), **settings}))
 
 
 async def _count(url: str, stream: str) -> int:
-    async with await nats.connect(url) as client:
-        return int((await client.jetstream().stream_info(stream)).state.messages)
+    async with administer(url) as js:
+        return int((await js.stream_info(stream)).state.messages)
 
 
 async def _read_stream(url: str, stream: str) -> list[StoredMessage]:
-    async with await nats.connect(url) as client:
-        js = client.jetstream()
+    async with administer(url) as js:
         expander = Expander()
         if not (await js.stream_info(stream)).state.messages:
             return []
@@ -136,8 +143,7 @@ async def _read_shapes(url: str) -> dict[str, list[tuple[int, dict[str, Any]]]]:
     # Not by a watcher: nats-py's now and then miss what is already there.
     found: dict[str, list[tuple[int, dict[str, Any]]]] = defaultdict(list)
     prefix = f"$KV.{SCHEMAS_BUCKET.name}."
-    async with await nats.connect(url) as client:
-        js = client.jetstream()
+    async with administer(url) as js:
         stream = f"KV_{SCHEMAS_BUCKET.name}"
         last = (await js.stream_info(stream)).state.last_seq
         revision = 0
