@@ -17,7 +17,9 @@ from lake_consumer.options import Option, Values
 from lake_consumer.stores import ObjectStore
 
 _SQLITE = "sqlite:///"
-_BUSY = "busy_timeout=60000"
+_BUSY_SECONDS = 60
+"""How long each waits for the other, who may be writing."""
+
 _POSTGRES = ("postgresql://", "jdbc:postgresql://")
 
 CATALOG_OPTIONS = (
@@ -156,12 +158,17 @@ def _jdbc(uri: str, user: str | None, password: str | None) -> dict[str, str]:
 
 
 def _spark_sqlite(catalog: CatalogUri) -> dict[str, str]:
-    return _jdbc(f"jdbc:sqlite:{catalog.sqlite_file}?{_BUSY}", None, None)
+    busy = f"busy_timeout={_BUSY_SECONDS * 1_000}"
+    return _jdbc(f"jdbc:sqlite:{catalog.sqlite_file}?{busy}", None, None)
 
 
 def _spark_jdbc(catalog: CatalogUri) -> dict[str, str]:
     uri = catalog.uri if catalog.uri.startswith("jdbc:") else f"jdbc:{catalog.uri}"
     return _jdbc(uri, catalog.user, catalog.password)
+
+
+def _pyiceberg_sqlite(catalog: CatalogUri) -> dict[str, str]:
+    return {"type": "sql", "uri": f"{catalog.uri}?timeout={_BUSY_SECONDS}"}
 
 
 def _pyiceberg_postgres(catalog: CatalogUri) -> dict[str, str]:
@@ -184,7 +191,7 @@ def _rest(catalog: CatalogUri) -> dict[str, str]:
 
 
 KINDS: tuple[Kind, ...] = (
-    Kind((_SQLITE,), _spark_sqlite, lambda catalog: {"type": "sql", "uri": catalog.uri}),
+    Kind((_SQLITE,), _spark_sqlite, _pyiceberg_sqlite),
     Kind(_POSTGRES, _spark_jdbc, _pyiceberg_postgres),
     Kind(("jdbc:",), _spark_jdbc, _pyiceberg_jdbc),
     Kind(("http://", "https://"), _rest, _rest),

@@ -9,7 +9,7 @@ from nats.aio.client import Client
 from nats.js.errors import NotFoundError
 
 from lake_consumer.errors import UndecodableMessage
-from lake_consumer.jetstream.connection import connect
+from lake_consumer.jetstream.connection import connect, jetstream
 from lake_consumer.jetstream.payload import body_of
 from lake_consumer.natsoptions import NatsOptions
 from schemas.codecs import BadPayload, codec_for
@@ -33,7 +33,7 @@ async def _read(nats: NatsOptions, first: int, last: int) -> Announced:
 
 
 async def _find(client: Client, first: int, last: int) -> Announced:
-    js = client.jetstream()
+    js = jetstream(client)
     found: Announced = []
     while first <= last:
         try:

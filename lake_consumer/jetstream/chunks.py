@@ -16,7 +16,7 @@ from nats.aio.client import Client
 from nats.js.errors import NotFoundError
 
 from lake_consumer.errors import SnapshotGone
-from lake_consumer.jetstream.connection import connect
+from lake_consumer.jetstream.connection import connect, jetstream
 from lake_consumer.jetstream.payload import body_of
 from lake_consumer.natsoptions import NatsOptions
 from schemas.codecs import codec_for
@@ -83,7 +83,7 @@ class ChunkSource:
         subject = snapshot_chunk_subject(self.table, self.snapshot_id, number)
         try:
             # Direct: the other way writes a body as base64, which may not fit into one message.
-            found = await client.jetstream().get_last_msg(INIT_STREAM.name, subject, direct=True)
+            found = await jetstream(client).get_last_msg(INIT_STREAM.name, subject, direct=True)
         except NotFoundError:
             raise SnapshotGone(
                 f"chunk {number} of snapshot {self.snapshot_id} of {self.table} is gone"

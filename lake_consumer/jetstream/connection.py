@@ -6,15 +6,18 @@ import asyncio
 import contextlib
 
 from nats.aio.client import Client
+from nats.js import JetStreamContext
 
 from lake_consumer.errors import LakeError, NatsUnreachable
 from lake_consumer.jetstream.identity import explain, identity, require_agreement, tls_context
 from lake_consumer.natsoptions import NatsOptions
 
 CLOSE_TIMEOUT_SECONDS = 1
+ANSWER_SECONDS = 30
+"""What a request may take: a cluster that elects a leader, or a disk that stalls, is not gone."""
 
 
-async def connect(options: NatsOptions, *, patience: int = 5) -> Client:
+async def connect(options: NatsOptions, *, patience: int = 15) -> Client:
     """Connect or say why not. Later disconnects heal by themselves, for as long as it takes."""
     client = Client()
     try:
@@ -40,6 +43,10 @@ async def connect(options: NatsOptions, *, patience: int = 5) -> Client:
     client.options["allow_reconnect"] = True
     client.options["max_reconnect_attempts"] = -1
     return client
+
+
+def jetstream(client: Client) -> JetStreamContext:
+    return client.jetstream(timeout=ANSWER_SECONDS)
 
 
 async def _give_up(client: Client) -> None:

@@ -12,7 +12,8 @@ from nats.aio.client import Client
 from nats.js.api import DiscardPolicy, StreamConfig
 from nats.js.errors import NotFoundError
 
-from lake_consumer.errors import NatsUnreachable
+from lake_consumer.errors import NatsUnreachable, reason_of
+from lake_consumer.jetstream.connection import jetstream
 from schemas.codecs import MESSAGE_ID
 
 DEAD_STREAM = "DEAD"
@@ -30,7 +31,7 @@ _ATTEMPTS_SECONDS = 10
 
 async def ensure_dead_stream(client: Client) -> None:
     """Make the stream of dead letters where it is missing; an existing one is left as it is."""
-    js = client.jetstream()
+    js = jetstream(client)
     try:
         await js.stream_info(DEAD_STREAM)
     except NotFoundError:
@@ -48,7 +49,7 @@ async def ensure_dead_stream(client: Client) -> None:
 
 async def send_dead_letter(client: Client, stream: str, sequence: int, reason: str) -> None:
     """Store a message among the dead letters, or raise: it must not be left out unseen."""
-    js = client.jetstream()
+    js = jetstream(client)
     await ensure_dead_stream(client)
     found = await js.get_msg(stream, seq=sequence)
     headers = {
@@ -72,7 +73,7 @@ async def send_dead_letter(client: Client, stream: str, sequence: int, reason: s
     except Exception as error:
         raise NatsUnreachable(
             f"stream sequence {sequence} ({found.subject}) could not be stored as a dead letter: "
-            f"{error or type(error).__name__}",
+            f"{reason_of(error)}",
             advice=f"See to stream {DEAD_STREAM}: it may be full, or this user may not write "
             f"to {DEAD_PREFIX}.>.",
         ) from error

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from nats.js.errors import NotFoundError
 
-from lake_consumer.jetstream.connection import connect
+from lake_consumer.jetstream.connection import connect, jetstream
 from lake_consumer.natsoptions import NatsOptions
 from schemas.codecs import decode_entry
 from schemas.names import TableName
@@ -22,7 +22,7 @@ def read_owners(nats: NatsOptions, tables: Sequence[TableName]) -> dict[TableNam
 async def _read_owners(nats: NatsOptions, tables: Sequence[TableName]) -> dict[TableName, str]:
     client = await connect(nats)
     try:
-        js, found = client.jetstream(), {}
+        js, found = jetstream(client), {}
         for table in tables:
             subject = f"$KV.{SCHEMAS_BUCKET.name}.{table.token}"
             try:

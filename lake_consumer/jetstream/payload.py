@@ -8,7 +8,8 @@ from nats.aio.client import Client
 from nats.errors import ConnectionClosedError, NoRespondersError
 from nats.errors import TimeoutError as NatsTimeoutError
 
-from lake_consumer.errors import NatsUnreachable, UndecodableMessage
+from lake_consumer.errors import NatsUnreachable, UndecodableMessage, reason_of
+from lake_consumer.jetstream.connection import jetstream
 from schemas.codecs import CONTENT_ENCODING, OVERSIZE, BadPayload
 from schemas.compression import Expander, is_compressed
 from schemas.streams import DICTIONARIES_BUCKET, OVERSIZE_STORE
@@ -46,19 +47,19 @@ _TROUBLE = (OSError, TimeoutError, ConnectionClosedError, NatsTimeoutError, NoRe
 
 
 def _unreachable(what: str, error: Exception) -> NatsUnreachable:
-    return NatsUnreachable(f"{what} could not be fetched: {error or type(error).__name__}")
+    return NatsUnreachable(f"{what} could not be fetched: {reason_of(error)}")
 
 
 async def _fetch(client: Client, name: str) -> bytes:
     try:
-        store = await client.jetstream().object_store(OVERSIZE_STORE.name)
+        store = await jetstream(client).object_store(OVERSIZE_STORE.name)
         found = await store.get(name)
     except _TROUBLE as error:
         raise _unreachable(f"object {name}", error) from error
     except Exception as error:
         raise UndecodableMessage(
             f"a change too large for one message is missing: object {name} of store "
-            f"{OVERSIZE_STORE.name} ({error or type(error).__name__})",
+            f"{OVERSIZE_STORE.name} ({reason_of(error)})",
             advice="The object expired before it was read; take a new snapshot of the table.",
         ) from error
     return found.data or b""
@@ -76,14 +77,14 @@ async def _expand(client: Client, subject: str, headers: dict[str, str], body: b
 
 async def _dictionary(client: Client, key: str) -> bytes:
     try:
-        bucket = await client.jetstream().key_value(DICTIONARIES_BUCKET.name)
+        bucket = await jetstream(client).key_value(DICTIONARIES_BUCKET.name)
         found = await bucket.get(key)
     except _TROUBLE as error:
         raise _unreachable(f"dictionary {key}", error) from error
     except Exception as error:
         raise UndecodableMessage(
             f"dictionary {key} of bucket {DICTIONARIES_BUCKET.name} is missing "
-            f"({error or type(error).__name__})",
+            f"({reason_of(error)})",
             advice="Put the entry back, or take a new snapshot of the table.",
         ) from error
     return found.value or b""

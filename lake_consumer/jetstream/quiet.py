@@ -10,7 +10,7 @@ import asyncio
 
 from nats.js.errors import NotFoundError
 
-from lake_consumer.jetstream.connection import connect
+from lake_consumer.jetstream.connection import connect, jetstream
 from lake_consumer.jetstream.payload import body_of
 from lake_consumer.natsoptions import NatsOptions
 from schemas.codecs import codec_for
@@ -29,7 +29,7 @@ def is_quiet_up_to(nats: NatsOptions, applied: int, commit_lsn: int) -> bool:
 async def _is_quiet_up_to(nats: NatsOptions, applied: int, commit_lsn: int) -> bool:
     client = await connect(nats)
     try:
-        js = client.jetstream()
+        js = jetstream(client)
         for sequence in range(applied + 1, applied + LOOKED_AT):
             try:
                 found = await js.get_msg(CDC_STREAM.name, seq=sequence)

@@ -22,6 +22,7 @@ from nats.js.errors import NotFoundError
 
 from lake_consumer.batches import describe_gaps
 from lake_consumer.errors import MessagesMissing, NatsUnreachable
+from lake_consumer.jetstream.connection import jetstream
 from lake_consumer.jetstream.taking import Taken, Taker, status_of
 
 PULL_MESSAGES = 20_000
@@ -45,7 +46,7 @@ class RangeReader:
 
     def __init__(self, client: Client, stream: str, first: int, last: int) -> None:
         self._client = client
-        self._js = client.jetstream()
+        self._js = jetstream(client)
         self._stream = stream
         self._next = first
         self._last = last

@@ -20,7 +20,7 @@ import msgspec
 import pyarrow as pa
 from nats.aio.client import Client
 
-from lake_consumer.errors import UndecodableMessage
+from lake_consumer.errors import UndecodableMessage, reason_of
 from lake_consumer.jetstream.connection import connect
 from lake_consumer.jetstream.deadletters import send_dead_letter
 from lake_consumer.jetstream.payload import body_of
@@ -119,7 +119,7 @@ class RangeSource:
                     change = await _decode_other(client, message)
                 add(sequence, subject, change, len(data))
             except (ValueError, TypeError, UndecodableMessage) as error:
-                reason = str(error) or type(error).__name__
+                reason = reason_of(error)
                 await self._refuse(client, sequence, subject.decode(errors="replace"), reason)
         await self._refuse_all(client, sink.decode())
 

@@ -20,7 +20,7 @@ from nats.js.errors import APIError, KeyNotFoundError, NotFoundError
 from lake_consumer.batches import Mark
 from lake_consumer.errors import MessagesMissing, NatsUnreachable, StreamMissing, UndecodableMessage
 from lake_consumer.gaps import join_sequences
-from lake_consumer.jetstream.connection import connect
+from lake_consumer.jetstream.connection import connect, jetstream
 from lake_consumer.jetstream.payload import body_of
 from lake_consumer.jetstream.snapshots import Snapshots
 from lake_consumer.natsoptions import NatsOptions
@@ -61,7 +61,7 @@ class CdcStream:
         except NatsUnreachable:
             self._stop()
             raise
-        self._js = self._client.jetstream()
+        self._js = jetstream(self._client)
         self._snapshots: Snapshots | None = None
         self._tables_at = -1
         self._tables_known: dict[TableName, int] = {}

@@ -120,7 +120,7 @@ def test_one_address_serves_spark_and_pyiceberg() -> None:
     catalog = CatalogUri("sqlite:////data/lake/catalog.db")
 
     assert catalog.spark()["uri"].startswith("jdbc:sqlite:/data/lake/catalog.db")
-    assert catalog.pyiceberg() == {"type": "sql", "uri": "sqlite:////data/lake/catalog.db"}
+    assert catalog.pyiceberg()["uri"].startswith("sqlite:////data/lake/catalog.db")
     assert CatalogUri("https://catalog.example").spark()["type"] == "rest"
 
 
