@@ -8,6 +8,8 @@ from pathlib import Path
 
 import psutil
 
+_TICK_SECONDS = 1 / os.sysconf("SC_CLK_TCK")
+
 
 def cpu_seconds(pid: int) -> float:
     """CPU time of one process since it started, in user and in kernel mode."""
@@ -48,4 +50,8 @@ class CpuMeter:
         return {f"{name}_cpu_percent": used / seconds * 100 for name, used in self._used().items()}
 
     def _used(self) -> dict[str, float]:
-        return {name: cpu_seconds(pid) - self._before[name] for name, pid in self._pids.items()}
+        # Never nothing: what took less than the kernel's clock shows took about one tick of it.
+        return {
+            name: max(_TICK_SECONDS, cpu_seconds(pid) - self._before[name])
+            for name, pid in self._pids.items()
+        }

@@ -106,7 +106,7 @@ class Stack:
                 log=self.folder / f"{slot}.log",
             )
             with process, Stream(server.url) as stream:
-                wait_until(lambda: 'msg="streaming from' in process.said(), "streaming")
+                wait_until(process.is_streaming, "streaming")
                 yield RunningBridge(slot, process, server, stream)
 
 

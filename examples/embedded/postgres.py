@@ -113,9 +113,11 @@ class EmbeddedPostgres(EmbeddedServer):
                 "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
                 " WHERE database = {} AND NOT temporary"
             ).format(sql.Literal(name)),
-            patience_s=5,
+            patience_s=60,
         )
-        self._as_superuser(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+        self._as_superuser(
+            sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)), patience_s=60
+        )
 
     def stop(self, mode: Literal["fast", "immediate"] = "fast") -> None:
         self._end_with(signal.SIGINT if mode == "fast" else signal.SIGQUIT)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -55,12 +56,16 @@ def spawn(
 
 def kill_family(process: subprocess.Popen[bytes]) -> None:
     """`kill -9` of a process and all its children; returns when they are gone."""
-    family = _family(process.pid)
+    family: list[psutil.Process] = []
+    # Stopped before any is killed: one that went on could have a child behind our back.
+    while found := [member for member in _family(process.pid) if member not in family]:
+        for member in found:
+            with suppress(psutil.NoSuchProcess):
+                member.suspend()
+        family += found
     for member in family:
-        try:
+        with suppress(psutil.NoSuchProcess):
             member.kill()
-        except psutil.NoSuchProcess:
-            continue
     process.wait()
     while any(alive(member) for member in family):
         time.sleep(0.01)

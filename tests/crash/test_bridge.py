@@ -16,7 +16,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-import nats
 import pytest
 
 from bridge.jetstream.provision import stream_config
@@ -24,7 +23,7 @@ from examples.embedded import EmbeddedNats, EmbeddedPostgres
 from schemas.streams import CDC_STREAM
 from tests.support.bridge import BridgeProcess, wait_for
 from tests.support.proxy import Proxy
-from tests.support.stream import count_messages, edit_stream, publish, read_changes
+from tests.support.stream import administer, count_messages, edit_stream, publish, read_changes
 from tests.support.truth import PUBLICATION, Truth, assert_tells_the_truth, writing
 
 ROUNDS = int(os.environ.get("CHAOS_ROUNDS", "3"))
@@ -68,17 +67,17 @@ def stage(server_folder: Path, tmp_path: Path) -> Iterator[Stage]:
         environ = {**postgres.env(), "PG_PORT": str(to_postgres.port)}
         environ |= {**server.env(), "NATS_PORT": str(to_nats.port)}
         flags = ["--slot", SLOT, "--pub", PUBLICATION, "--durability", "acked"]
-        flags += ["--ack-timeout", "1", "--start-timeout", "60"]
+        flags += ["--ack-timeout", "1"]
         with BridgeProcess(environ, *flags, log=tmp_path / "bridge.log") as bridge:
             bridge.wait_streaming()
             yield Stage(postgres, server, bridge, to_postgres, to_nats, truth, random.Random(SEED))
 
 
 async def _make_stream(url: str) -> None:
-    async with await nats.connect(url) as client:
+    async with administer(url) as js:
         config = stream_config(CDC_STREAM)
         config.duplicate_window = 0.1
-        await client.jetstream().add_stream(config)
+        await js.add_stream(config)
 
 
 def kill_bridge(stage: Stage) -> None:

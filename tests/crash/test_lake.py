@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import nats as nats_client
 import pytest
 
 from examples.demo.verdict import changes_of, differences, scan
@@ -32,7 +31,7 @@ from schemas.names import TableName
 from schemas.streams import CDC_STREAM, LAKE_CONSUMER
 from tests.support.bridge import BridgeProcess, wait_for
 from tests.support.lakeprocess import LakeProcess
-from tests.support.stream import StoredMessage, read_stream
+from tests.support.stream import StoredMessage, administer, read_stream
 from tests.support.truth import PUBLICATION, TABLES, Truth, assert_tells_the_truth, writing
 
 ROUNDS = int(os.environ.get("CHAOS_ROUNDS", "7"))
@@ -200,8 +199,8 @@ def await_lake(stage: Stage, end: int) -> None:
 
 async def ack_floor(url: str) -> int:
     """Where operators see the lake."""
-    async with await nats_client.connect(url) as client:
-        found = await client.jetstream().consumer_info(CDC_STREAM.name, LAKE_CONSUMER)
+    async with administer(url) as js:
+        found = await js.consumer_info(CDC_STREAM.name, LAKE_CONSUMER)
         return int(found.ack_floor.stream_seq)
 
 

@@ -55,8 +55,7 @@ def stage(server_folder: Path, tmp_path: Path) -> Iterator[Stage]:
             connection.execute("CREATE PUBLICATION pub FOR TABLE big")
         environ = {**postgres.env(), "PG_PORT": str(to_postgres.port)}
         environ |= {**server.env(), "NATS_PORT": str(to_nats.port)}
-        flags = ["--slot", "s", "--pub", "pub", "--durability", "acked", "--ack-timeout", "1"]
-        flags += ["--start-timeout", "60"]
+        flags = ["--slot", "s", "--pub", "pub", "--durability", "acked", "--ack-timeout", "5"]
         with BridgeProcess(environ, *flags, log=tmp_path / "bridge.log") as bridge:
             bridge.wait_serving()
             yield Stage(postgres, server, bridge, to_postgres, to_nats, random.Random(SEED))

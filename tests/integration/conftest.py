@@ -38,6 +38,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.stop()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _collected() -> Iterator[None]:
+    """What a file's tests left to the garbage collector must not be found in the next one's."""
+    yield
+    gc.collect()
+
+
 @pytest.fixture
 def stream(nats: EmbeddedNats) -> HandMadeStream:
     return HandMadeStream(nats.url)

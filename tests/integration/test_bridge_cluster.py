@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,7 +11,7 @@ import nats
 import pytest
 from nats.js.errors import Error
 
-from examples.embedded import EmbeddedNats, EmbeddedPostgres, temporary_folder
+from examples.embedded import EmbeddedNats, EmbeddedPostgres, free_port, temporary_folder
 from tests.conftest import Connection
 from tests.support.bridge import BridgeProcess, wait_for
 from tests.support.stream import count_messages, edit_stream, read_stream
@@ -23,7 +22,7 @@ SERVERS = 3
 @pytest.fixture
 def cluster() -> Iterator[list[EmbeddedNats]]:
     """Three servers that have agreed on a leader."""
-    routes = free_ports(SERVERS)
+    routes = [free_port() for _ in range(SERVERS)]
     listed = ", ".join(f"nats://127.0.0.1:{port}" for port in routes)
     with ExitStack() as stack:
         servers = []
@@ -35,14 +34,6 @@ def cluster() -> Iterator[list[EmbeddedNats]]:
         yield servers
 
 
-def free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        taken = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in taken:
-            each.bind(("127.0.0.1", 0))
-        return [int(each.getsockname()[1]) for each in taken]
-
-
 async def has_leader(url: str) -> bool:
     """Whether all servers count, so that a stream can be anywhere."""
     async with await nats.connect(url) as client:
@@ -52,6 +43,11 @@ async def has_leader(url: str) -> bool:
             await js.delete_stream("PROBE")
         except (Error, TimeoutError):
             return False
+    return True
+
+
+def replicate(url: str) -> bool:
+    edit_stream(url, num_replicas=SERVERS)
     return True
 
 
@@ -75,7 +71,7 @@ def test_a_stream_that_gets_replicas_under_load_loses_nothing(
                 [number * 100, number * 100 + 99],
             )
             if number == 10:
-                edit_stream(cluster[0].url, num_replicas=SERVERS)
+                wait_for(lambda: replicate(cluster[0].url), "more replicas")
 
         wait_for(lambda: count_messages(cluster[0].url) >= 2_001, "all changes")
 

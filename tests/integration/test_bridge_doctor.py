@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import nats as nats_py
 import pytest
 from nats.js.api import DiscardPolicy, StorageType, StreamConfig
 
@@ -32,6 +31,7 @@ from examples.embedded import EmbeddedNats, EmbeddedPostgres, free_port
 from schemas.streams import CDC_STREAM
 from tests.conftest import Connection
 from tests.support.bridge import BridgeProcess, wait_for
+from tests.support.stream import administer
 
 
 @pytest.fixture
@@ -88,8 +88,8 @@ def check(environ: dict[str, str], code: int) -> dict[str, dict[str, str]]:
 
 def add_stream(server: EmbeddedNats, **settings: Any) -> None:
     async def add() -> None:
-        async with await nats_py.connect(server.url) as client:
-            await client.jetstream().add_stream(stream_config(CDC_STREAM), **settings)
+        async with administer(server.url) as js:
+            await js.add_stream(stream_config(CDC_STREAM), **settings)
 
     asyncio.run(add())
 
@@ -98,8 +98,8 @@ def server_state(connection: Connection, server: EmbeddedNats) -> object:
     """Everything a doctor could have changed."""
 
     async def streams() -> list[str]:
-        async with await nats_py.connect(server.url) as client:
-            return sorted(str(i.config.name) for i in await client.jetstream().streams_info())
+        async with administer(server.url) as js:
+            return sorted(str(i.config.name) for i in await js.streams_info())
 
     slots = connection.execute("SELECT slot_name FROM pg_replication_slots ORDER BY 1").fetchall()
     return slots, asyncio.run(streams())
@@ -172,8 +172,8 @@ def test_risky_streams_are_named_and_a_bridge_does_not_start_on_them(
 
 async def provisioned(server: EmbeddedNats, **wishes: Any) -> StreamConfig:
     """Let the bridge make what is missing, and give the CDC stream's settings."""
-    async with await nats_py.connect(server.url) as client:
-        return await provision(client.jetstream(), StreamOverrides(**wishes))
+    async with administer(server.url) as js:
+        return await provision(js, StreamOverrides(**wishes))
 
 
 async def test_streams_are_made_as_wished_and_left_so(nats: EmbeddedNats) -> None:

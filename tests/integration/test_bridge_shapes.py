@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import nats
 import psycopg
 import pytest
 
@@ -22,6 +21,7 @@ from schemas.shapes import TableShape
 from schemas.streams import CDC_STREAM
 from tests.conftest import Connection
 from tests.support.rig import Rig, announced, changes_of, story_of
+from tests.support.stream import administer
 
 
 @pytest.fixture
@@ -434,7 +434,7 @@ def test_a_table_that_is_gone_by_now_is_not_stored_twice(
 
 async def _make_stream_without_duplicate_window(url: str) -> None:
     """Let ids absorb nothing: what is stored once must be known to be stored."""
-    async with await nats.connect(url) as client:
+    async with administer(url) as js:
         config = stream_config(CDC_STREAM)
         config.duplicate_window = 0.1
-        await client.jetstream().add_stream(config)
+        await js.add_stream(config)

@@ -17,7 +17,7 @@ from tests.support.certificates import Authority, Pair
 from tests.support.nats_jwt import make_operator
 from tests.support.tlsproxy import TlsProxy
 
-FLAGS = ("--pub", "pub", "--durability", "acked", "--start-timeout", "0.5")
+FLAGS = ("--pub", "pub", "--durability", "acked")
 PASSWORD = "s3cret-of-nats"
 AUTHORIZATION = f"authorization {{ user: bridge, password: {PASSWORD} }}\n"
 
@@ -109,7 +109,7 @@ def _command_line(process: BridgeProcess) -> str:
 
 
 def refusal(environ: dict[str, str], error: type[BridgeError], log: Path) -> str:
-    with BridgeProcess(environ, *FLAGS, log=log) as process:
+    with BridgeProcess(environ, *FLAGS, "--start-timeout", "0.5", log=log) as process:
         assert process.wait() == error.exit_code, process.said()
     said = process.said()
     assert "Traceback" not in said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import http.client
 import os
 import shlex
 import subprocess
@@ -71,9 +72,9 @@ def _command_lines() -> list[str]:
 
 def _page(url: str) -> str:
     try:
-        with urllib.request.urlopen(url, timeout=2) as answer:
+        with urllib.request.urlopen(url, timeout=30) as answer:
             return str(answer.read().decode())
-    except (urllib.error.URLError, OSError):
+    except (OSError, http.client.HTTPException):
         return ""
 
 

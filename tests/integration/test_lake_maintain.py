@@ -186,6 +186,8 @@ def test_killed_during_maintenance_the_lake_is_right_and_goes_on(lived: Lived) -
     lived.follow()
     folder = lived.rig.warehouse.removeprefix("file://")
     environ = {**os.environ, "LAKE_WAREHOUSE": folder, "SPARK_MASTER": "local[2]"}
+    data = Path(folder) / "public" / "docs" / "data"
+    known = len(list(data.glob("*")))
     victim = subprocess.Popen(
         [PROGRAM, "maintain", "docs", "--small-files", "1", "--keep-days", "36500"],
         env=environ,
@@ -193,8 +195,6 @@ def test_killed_during_maintenance_the_lake_is_right_and_goes_on(lived: Lived) -
         text=True,
     )
     deadline = time.monotonic() + PATIENCE_S
-    data = Path(folder) / "public" / "docs" / "data"
-    known = len(list(data.glob("*")))
     while time.monotonic() < deadline and victim.poll() is None:
         if len(list(data.glob("*"))) > known:
             break

@@ -352,8 +352,10 @@ class Load:
     def _follow(self) -> None:
         while not self._stop.wait(0.05):
             if self.lake_moves.acquire(timeout=0.1):
-                self._pipeline.lake.drain(batches=1)
-                self.lake_moves.release()
+                try:
+                    self._pipeline.lake.drain(batches=1)
+                finally:
+                    self.lake_moves.release()
 
 
 def test_under_load_nothing_is_called_different(

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
 
-import nats
 import pytest
 from nats.js import JetStreamContext
 
@@ -17,6 +16,7 @@ from bridge.jetstream.provision import stream_config
 from bridge.outbox import Outgoing
 from examples.embedded import EmbeddedNats
 from schemas.streams import CDC_STREAM
+from tests.support.stream import administer
 
 SUBJECT = "cdc.t.insert"
 
@@ -24,11 +24,11 @@ SUBJECT = "cdc.t.insert"
 @pytest.fixture
 async def js(nats_alone: EmbeddedNats) -> AsyncIterator[JetStreamContext]:
     """JetStream with a CDC stream that takes messages of up to 1,000 bytes."""
-    async with await nats.connect(nats_alone.url) as client:
+    async with administer(nats_alone.url) as js:
         config = stream_config(CDC_STREAM)
         config.max_msg_size = 1_000
-        await client.jetstream().add_stream(config)
-        yield client.jetstream()
+        await js.add_stream(config)
+        yield js
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ async def lane(
 
 
 async def open_lane(server: EmbeddedNats, js: JetStreamContext, *, chained: bool) -> Lane:
-    lane = await Lane.open(NatsConfig(host="127.0.0.1", port=server.port), timedelta(seconds=5))
+    lane = await Lane.open(NatsConfig(host="127.0.0.1", port=server.port), timedelta(seconds=60))
     if chained:
         end = (await js.stream_info(CDC_STREAM.name)).state.last_seq
         lane.chain(CDC_STREAM.name, behind=end)
@@ -175,10 +175,9 @@ async def test_a_chain_ends_where_somebody_else_comes_between(
             await send(lane, messages(first, first + 99), close=False)
 
     sending = asyncio.create_task(keep_sending())
-    async with await nats.connect(nats_alone.url) as client:
-        while (await js.stream_info(CDC_STREAM.name)).state.messages < 1_000:
-            await asyncio.sleep(0.001)
-        await client.jetstream().publish("cdc.others.insert", b"1000000")
+    while (await js.stream_info(CDC_STREAM.name)).state.messages < 1_000:
+        await asyncio.sleep(0.001)
+    await js.publish("cdc.others.insert", b"1000000")
 
     with pytest.raises(ChainBroken):
         await sending
@@ -190,11 +189,10 @@ async def test_a_chain_ends_where_somebody_else_comes_between(
 
 async def stored_bodies(server: EmbeddedNats) -> list[int]:
     """Read a whole stream, which may be long."""
-    async with await nats.connect(server.url) as client:
-        js = client.jetstream()
+    async with administer(server.url) as js:
         count = (await js.stream_info(CDC_STREAM.name)).state.messages
         reader = await js.subscribe("cdc.>", stream=CDC_STREAM.name, ordered_consumer=True)
-        return [int((await reader.next_msg(timeout=10)).data) for _ in range(count)]
+        return [int((await reader.next_msg(timeout=60)).data) for _ in range(count)]
 
 
 async def test_a_resend_is_stored_once(

@@ -77,8 +77,8 @@ class LongWriter(threading.Thread):
 
     def run(self) -> None:
         with self._truth.connect() as connection:
-            while not self._stopped.is_set():
-                gives_up = self._chance.random() < 0.3
+            while not (self.committed and self._stopped.is_set()):
+                gives_up = self.committed > 0 and self._chance.random() < 0.3
                 with connection.transaction(force_rollback=gives_up):
                     self._write(connection)
                 self.committed += not gives_up
@@ -146,10 +146,13 @@ def test_snapshot_and_changes_make_the_table_under_any_load(
     enough = threading.Event()
 
     def write() -> None:
-        with writing(truth, SEED), long_transactions(truth, SEED):
-            enough.wait(60)
-        with truth.connect() as connection:
-            connection.execute("INSERT INTO accounts VALUES (%s, 'last')", [LAST_ID])
+        try:
+            with writing(truth, SEED), long_transactions(truth, SEED):
+                enough.wait(60)
+        finally:
+            # Whatever went wrong: without it the followers would never end.
+            with truth.connect() as connection:
+                connection.execute("INSERT INTO accounts VALUES (%s, 'last')", [LAST_ID])
 
     writers = threading.Thread(target=write)
     writers.start()

@@ -23,18 +23,13 @@ from tests.support.snapshots import (
     wait_snapshot,
 )
 from tests.support.stream import count_messages, read_changes
-
-BIG_ROWS = 200_000
+from tests.support.watched import ROWS, WAIT, WHOLE_RANGE, holding, make_watched
 
 
 @pytest.fixture
 def big(connection: Connection) -> Connection:
-    """A table that takes a while to copy."""
-    connection.execute("CREATE TABLE big (id int PRIMARY KEY, filler text)")
-    connection.execute(
-        "INSERT INTO big SELECT g, repeat('x', 100) FROM generate_series(1, %s) g", [BIG_ROWS]
-    )
-    connection.execute("CREATE PUBLICATION pub FOR TABLE big")
+    """A table of many chunks, whose copy can be held in the middle."""
+    make_watched(connection)
     return connection
 
 
@@ -100,7 +95,7 @@ def test_a_snapshot_waits_for_open_transactions_and_shows_it(
 
     snapshot.assert_whole()
     assert sorted(row["id"] for row in snapshot.rows) == [-1, *range(1, 10)]
-    assert temporary_slots(big) == 0
+    wait_for(lambda: temporary_slots(big) == 0, "the temporary slot to go")
 
 
 def test_wal_that_is_kept_is_shown_and_giving_up_lets_it_go(
@@ -138,32 +133,34 @@ def test_a_second_request_joins_while_changes_go_on(
     bridge: BridgeProcess, big: Connection, nats: EmbeddedNats
 ) -> None:
     """What the second asker missed of the changes is behind the sequence the reply names."""
-    first = ask(nats.url, "big")
-    wait_copying(bridge)
-    assert temporary_slots(big) == 0, "the slot keeps no WAL while rows are copied"
-    big.execute("INSERT INTO big VALUES (0, 'meanwhile')")
-    wait_for(lambda: count_messages(nats.url) == 2, "the change, while the snapshot runs")
+    with holding(big, WAIT):
+        first = ask(nats.url, "big", WHOLE_RANGE)
+        wait_copying(bridge)
+        wait_for(lambda: temporary_slots(big) == 0, "the slot to keep no WAL while rows are copied")
+        big.execute("INSERT INTO big VALUES (40000, 'meanwhile')")
+        wait_for(lambda: count_messages(nats.url) == 2, "the change, while the snapshot runs")
 
-    second = ask(nats.url, "big")
+        second = ask(nats.url, "big", WHOLE_RANGE)
 
     assert second == first
     snapshot = wait_snapshot(nats.url, first["snapshot_id"])
     snapshot.assert_whole()
-    assert sorted(row["id"] for row in snapshot.rows) == list(range(1, BIG_ROWS + 1))
+    assert sorted(row["id"] for row in snapshot.rows) == list(range(1, ROWS + 1))
     (change,) = read_changes(nats.url)
     assert change.sequence > second["cdc_sequence"]
     assert change.fields["commit_lsn"] >= second["lsn"]
     metrics = bridge.get("/metrics")[1].decode()
-    assert f"bridge_snapshot_rows_total {float(BIG_ROWS)}" in metrics
+    assert f"bridge_snapshot_rows_total {float(ROWS)}" in metrics
 
 
 def test_a_cancelled_snapshot_is_told_as_failed_and_leaves_no_chunks(
     bridge: BridgeProcess, big: Connection, nats: EmbeddedNats
 ) -> None:
-    reply = ask(nats.url, "big")
-    wait_copying(bridge)
+    with holding(big, WAIT):
+        reply = ask(nats.url, "big", WHOLE_RANGE)
+        wait_copying(bridge)
 
-    answer = cancel(nats.url, "big")
+        answer = cancel(nats.url, "big")
 
     assert answer == {"status": "cancelled", "snapshot_ids": [reply["snapshot_id"]]}
     snapshot = wait_snapshot(nats.url, reply["snapshot_id"])
@@ -172,16 +169,17 @@ def test_a_cancelled_snapshot_is_told_as_failed_and_leaves_no_chunks(
     wait_for(lambda: not read_snapshots(nats.url)[reply["snapshot_id"]].chunks, "chunks to go")
     assert bridge.status()["state"] == "streaming"
     wait_for(lambda: copies(big) == 0, "PostgreSQL to stop copying")
-    assert take(nats.url, "big", {"to": [2]}).rows == [{"id": 1, "filler": "x" * 100}]
+    assert take(nats.url, "big", {"to": [2]}).rows == [{"id": 1, "filler": "x" * 300}]
 
 
 def test_killed_in_the_middle_there_is_no_meta_and_the_next_bridge_says_so(
     bridge: BridgeProcess, big: Connection, nats: EmbeddedNats
 ) -> None:
     """A consumer must not take a part for the whole, nor wait for ever."""
-    reply = ask(nats.url, "big")
-    wait_copying(bridge)
-    bridge.kill()
+    with holding(big, WAIT):
+        reply = ask(nats.url, "big", WHOLE_RANGE)
+        wait_copying(bridge)
+        bridge.kill()
     assert read_snapshots(nats.url)[reply["snapshot_id"]].meta is None
     wait_for(lambda: temporary_slots(big) == 0, "the temporary slot to go with its connection")
 
@@ -200,10 +198,11 @@ def test_a_stored_request_survives_the_bridge(
 ) -> None:
     """Asked while it was down, and again while it was killed in the middle: served in the end."""
     bridge.kill()
-    store_request(nats.url, "big")
-    bridge.start()
-    wait_copying(bridge)
-    bridge.terminate()
+    store_request(nats.url, "big", WHOLE_RANGE)
+    with holding(big, WAIT):
+        bridge.start()
+        wait_copying(bridge)
+        bridge.terminate()
 
     bridge.start()
 
@@ -213,8 +212,7 @@ def test_a_stored_request_survives_the_bridge(
     snapshot_id = wait_for(whole, "the request to be served after all")
     snapshot = wait_snapshot(nats.url, snapshot_id)
     snapshot.assert_whole()
-    assert len(snapshot.rows) == BIG_ROWS
-    del big
+    assert len(snapshot.rows) == ROWS
 
 
 def test_a_truncate_at_the_wrong_moment_is_not_taken_for_an_empty_table(
@@ -266,6 +264,6 @@ def test_several_readers_copy_every_row_once_and_json_is_spoken(
         bridge.wait_serving()
         snapshot = take(nats.url, "big")
 
-    assert sorted(row["id"] for row in snapshot.rows) == list(range(10, BIG_ROWS + 1, 10))
+    assert sorted(row["id"] for row in snapshot.rows) == list(range(10, ROWS + 1, 10))
     assert {chunk.headers["Content-Type"] for chunk in snapshot.chunks} == {"application/json"}
     assert json.loads(snapshot.chunks[0].body)["operation"] == "snapshot"

@@ -1,14 +1,10 @@
-"""PostgreSQL takes the snapshot away in the middle of a copy: told, not taken for whole, retried.
-
-The server itself raises what it is asked to. The key's domain calls a function for every row that
-a COPY of a key range compares; at the row in question it looks which advisory lock the test holds.
-"""
+"""PostgreSQL takes the snapshot away while it is copied: told, not taken for whole, retried."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import psycopg
@@ -24,42 +20,12 @@ from tests.support.certificates import Authority
 from tests.support.snapshots import Snapshot, read_snapshots, store_request, wait_snapshot
 from tests.support.stream import count_messages
 from tests.support.tlsproxy import TlsProxy
-
-ROWS = 30_000
-TOO_OLD, WAIT = 72, 73
-WHOLE_RANGE = b'{"from": [1]}'
-
-WATCH = """
-    CREATE FUNCTION watch() RETURNS bool LANGUAGE plpgsql AS $$
-    DECLARE row_number int;
-    BEGIN
-        IF current_query() NOT LIKE 'COPY%' THEN RETURN true; END IF;
-        row_number := 1 + coalesce(nullif(current_setting('watch.row', true), ''), '0')::int;
-        PERFORM set_config('watch.row', row_number::text, true);
-        IF row_number <> 20000 THEN RETURN true; END IF;
-        IF EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND objid = 72) THEN
-            RAISE EXCEPTION 'snapshot too old' USING ERRCODE = '72000';
-        END IF;
-        WHILE EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND objid = 73) LOOP
-            PERFORM pg_sleep(0.02);
-        END LOOP;
-        RETURN true;
-    END $$
-"""
+from tests.support.watched import ROWS, TOO_OLD, WAIT, WHOLE_RANGE, holding, make_watched
 
 
 @pytest.fixture
-def watched(connection: Connection, database: str) -> Connection:
-    connection.execute(WATCH)
-    connection.execute("CREATE DOMAIN watched AS int CHECK (watch())")
-    connection.execute("CREATE TABLE big (id watched PRIMARY KEY, filler text)")
-    connection.execute(
-        "INSERT INTO big SELECT g, repeat('x', 300) FROM generate_series(1, %s) g", [ROWS]
-    )
-    connection.execute("CREATE PUBLICATION pub FOR TABLE big")
-    # An index would compare with the bound once, and not at every row.
-    for way in ("indexscan", "bitmapscan"):
-        connection.execute(f'ALTER DATABASE "{database}" SET enable_{way} = off'.encode())
+def watched(connection: Connection) -> Connection:
+    make_watched(connection)
     return connection
 
 
@@ -89,15 +55,6 @@ def bridge(
         process = stack.enter_context(bridge)
         process.wait_serving()
         yield process
-
-
-@contextmanager
-def holding(connection: Connection, lock: int) -> Iterator[None]:
-    connection.execute("SELECT pg_advisory_lock(%s)", [lock])
-    try:
-        yield
-    finally:
-        connection.execute("SELECT pg_advisory_unlock(%s)", [lock])
 
 
 def first_failure(url: str) -> tuple[str, Snapshot]:
@@ -149,7 +106,7 @@ def test_a_snapshot_too_old_is_told_and_the_next_one_is_whole(
         assert_unusable(snapshot, "snapshot too old")
         assert snapshot.error is not None
         assert "new id" in snapshot.error["advice"]
-        assert slots(watched) == []
+        wait_for(lambda: not slots(watched), "the slot to go before the next try makes another")
         said = [line for line in bridge.said().splitlines() if name in line and "failed" in line]
         assert "level=warn" in said[0].lower()
         assert "snapshot too old" in said[0]
@@ -173,7 +130,7 @@ def test_a_reader_that_is_terminated_in_the_middle_is_told_and_replaced(
         name, snapshot = first_failure(nats.url)
 
         assert_unusable(snapshot, "terminating connection due to administrator command")
-        assert slots(watched) == []
+        wait_for(lambda: not slots(watched), "the slot to go before the next try makes another")
 
     assert_served_under_a_new_id(nats.url, name, bridge)
 

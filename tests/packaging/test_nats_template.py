@@ -75,7 +75,7 @@ class Refusals:
         self._texts.put_nowait(str(error))
 
     async def next(self) -> str:
-        return await asyncio.wait_for(self._texts.get(), timeout=10)
+        return await asyncio.wait_for(self._texts.get(), timeout=60)
 
 
 Connect = Callable[..., Awaitable[Client]]
@@ -140,7 +140,7 @@ async def test_readers_read_everything_the_bridge_writes(bridge: Client, reader:
 
     reading = reader.jetstream()
     pull = await reading.pull_subscribe("cdc.>", stream="CDC")
-    messages = await pull.fetch(1, timeout=10)
+    messages = await pull.fetch(1, timeout=60)
     await messages[0].ack_sync()
     last = await reading.get_last_msg("CDC", "cdc.users.insert", direct=True)
     shape = await (await reading.key_value("schemas")).get("users")
@@ -155,10 +155,10 @@ async def test_readers_read_everything_the_bridge_writes(bridge: Client, reader:
 
 async def ask(client: Client, subject: str) -> Msg:
     """Ask until somebody listens: another connection's subscription is known a moment later."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             try:
-                return await client.request(subject, b"", timeout=10)
+                return await client.request(subject, b"", timeout=60)
             except NoRespondersError:
                 await asyncio.sleep(0.1)
 
@@ -250,7 +250,7 @@ async def test_the_bridge_cannot_delete_a_stream(connect: Connect, bridge: Clien
 def test_the_health_page_answers(server: EmbeddedNats, monitor_port: int) -> None:
     """Compose's health check asks for it."""
     assert server.running
-    with urlopen(f"http://127.0.0.1:{monitor_port}/healthz", timeout=10) as answer:
+    with urlopen(f"http://127.0.0.1:{monitor_port}/healthz", timeout=60) as answer:
         assert answer.status == 200
 
 

@@ -40,7 +40,7 @@ from schemas.subjects import Operation
 from schemas.types import parse_type
 from schemas.values import Format
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 300.0
 """How long a bridge may leave a snapshot alone; never a statement about speed."""
 
 _NOW = 818_000_000_000_000

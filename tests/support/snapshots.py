@@ -14,7 +14,7 @@ from schemas.codecs import CONTENT_TYPE
 from schemas.snapshots import Checksum
 from schemas.streams import INIT_STREAM
 from tests.support.bridge import wait_for
-from tests.support.stream import StoredMessage, read_stream
+from tests.support.stream import StoredMessage, administer, read_stream
 
 
 def ask(url: str, token: str, body: bytes | Mapping[str, Any] = b"") -> dict[str, Any]:
@@ -41,9 +41,9 @@ def store_request(url: str, token: str, body: bytes = b"") -> None:
     """Leave a request in the INIT stream."""
 
     async def run() -> None:
-        async with await nats.connect(url) as client:
+        async with administer(url) as js:
             headers = {CONTENT_TYPE: "application/json"}
-            await client.jetstream().publish(f"init.request.{token}", body, headers=headers)
+            await js.publish(f"init.request.{token}", body, headers=headers)
 
     asyncio.run(run())
 
