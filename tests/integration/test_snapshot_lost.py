@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import psycopg
@@ -131,6 +131,38 @@ def test_a_reader_that_is_terminated_in_the_middle_is_told_and_replaced(
 
         assert_unusable(snapshot, "terminating connection due to administrator command")
         wait_for(lambda: not slots(watched), "the slot to go before the next try makes another")
+
+    assert_served_under_a_new_id(nats.url, name, bridge)
+
+
+@contextmanager
+def every_slot_taken(connection: Connection) -> Iterator[None]:
+    """Make slots until PostgreSQL makes no more."""
+    taken = [f"taken_{number}" for number in range(100)]
+    try:
+        with suppress(psycopg.errors.ConfigurationLimitExceeded):
+            for name in taken:
+                connection.execute("SELECT pg_create_physical_replication_slot(%s)", [name])
+        yield
+    finally:
+        connection.execute(
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
+            " WHERE slot_name = ANY (%s)",
+            [taken],
+        )
+
+
+def test_where_no_slot_is_free_a_stored_request_waits_for_one(
+    bridge: BridgeProcess, watched: Connection, nats: EmbeddedNats
+) -> None:
+    """Backups and other snapshots come and go, and whoever asked does not ask again."""
+    with every_slot_taken(watched):
+        store_request(nats.url, "big", WHOLE_RANGE)
+        name, snapshot = first_failure(nats.url)
+
+        assert snapshot.error is not None
+        assert "all replication slots are in use" in snapshot.error["error"]
+        assert "max_replication_slots" in snapshot.error["advice"]
 
     assert_served_under_a_new_id(nats.url, name, bridge)
 
