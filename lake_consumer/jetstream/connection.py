@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
+from typing import Any
 
 from nats.aio.client import Client
 from nats.js import JetStreamContext
+from nats.js.errors import ServiceUnavailableError
 
 from lake_consumer.errors import LakeError, NatsUnreachable
 from lake_consumer.jetstream.identity import explain, identity, require_agreement, tls_context
@@ -14,7 +17,10 @@ from lake_consumer.natsoptions import NatsOptions
 
 CLOSE_TIMEOUT_SECONDS = 1
 ANSWER_SECONDS = 30
-"""What a request may take: a cluster that elects a leader, or a disk that stalls, is not gone."""
+"""What a request may take: a server whose disk stalls is not gone."""
+
+ELECTION_SECONDS = 15
+ASK_AGAIN_SECONDS = 0.25
 
 
 async def connect(options: NatsOptions, *, patience: int = 15) -> Client:
@@ -45,8 +51,24 @@ async def connect(options: NatsOptions, *, patience: int = 15) -> Client:
     return client
 
 
+class PatientJetStream(JetStreamContext):
+    """Asks again where nobody can answer at the moment: a cluster may be electing a leader."""
+
+    async def _api_request(
+        self, req_subject: str, req: bytes = b"", timeout: float = ANSWER_SECONDS
+    ) -> dict[str, Any]:
+        deadline = time.monotonic() + ELECTION_SECONDS
+        while True:
+            try:
+                return await super()._api_request(req_subject, req, timeout)
+            except ServiceUnavailableError:
+                if time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(ASK_AGAIN_SECONDS)
+
+
 def jetstream(client: Client) -> JetStreamContext:
-    return client.jetstream(timeout=ANSWER_SECONDS)
+    return PatientJetStream(client, timeout=ANSWER_SECONDS)
 
 
 async def _give_up(client: Client) -> None:

@@ -26,7 +26,6 @@ _CONDITIONS = "Nats-Expected-"
 """Headers that say what must be true of a stream for a message to be stored."""
 
 _MAX_BYTES = 1 << 30
-_ATTEMPTS_SECONDS = 10
 
 
 async def ensure_dead_stream(client: Client) -> None:
@@ -67,7 +66,6 @@ async def send_dead_letter(client: Client, stream: str, sequence: int, reason: s
         await js.publish(
             f"{DEAD_PREFIX}.{found.subject}",
             found.data or b"",
-            timeout=_ATTEMPTS_SECONDS,
             headers=headers,
         )
     except Exception as error:

@@ -131,7 +131,8 @@ def explain(options: NatsOptions, client: Client, error: Exception) -> NatsUnrea
     if isinstance(error, ssl.SSLError) and "certificate" in reason.lower().replace("_", " "):
         what = f"{where} refuses the lake's certificate: {reason}"
         return NatsUnreachable(what, advice=_CLIENT_CERTIFICATE)
-    if "authorization" in reason.lower() or "authentication" in reason.lower():
+    says = reason.lower()
+    if ("authorization" in says or "authentication" in says) and "timeout" not in says:
         what = f"{where} refuses the user: {reason}"
         return NatsUnreachable(what, advice=f"Check {_secret(options)} and its permissions.")
     return NatsUnreachable(f"{where} cannot be reached: {reason}")

@@ -5,8 +5,12 @@ from __future__ import annotations
 import threading
 
 from nats.aio.client import Client
-from nats.errors import ConnectionClosedError, NoRespondersError
-from nats.errors import TimeoutError as NatsTimeoutError
+from nats.js.errors import (
+    DigestMismatchError,
+    InvalidKeyError,
+    InvalidObjectNameError,
+    NotFoundError,
+)
 
 from lake_consumer.errors import NatsUnreachable, UndecodableMessage, reason_of
 from lake_consumer.jetstream.connection import jetstream
@@ -42,8 +46,8 @@ async def body_of(
     return body
 
 
-_TROUBLE = (OSError, TimeoutError, ConnectionClosedError, NatsTimeoutError, NoRespondersError)
-"""Failures of the connection, which say nothing about the message."""
+_GONE = (NotFoundError, DigestMismatchError, InvalidKeyError, InvalidObjectNameError)
+"""What is said of the thing itself; any other failure says nothing about the message."""
 
 
 def _unreachable(what: str, error: Exception) -> NatsUnreachable:
@@ -54,15 +58,19 @@ async def _fetch(client: Client, name: str) -> bytes:
     try:
         store = await jetstream(client).object_store(OVERSIZE_STORE.name)
         found = await store.get(name)
-    except _TROUBLE as error:
-        raise _unreachable(f"object {name}", error) from error
-    except Exception as error:
+    except _GONE as error:
         raise UndecodableMessage(
             f"a change too large for one message is missing: object {name} of store "
             f"{OVERSIZE_STORE.name} ({reason_of(error)})",
             advice="The object expired before it was read; take a new snapshot of the table.",
         ) from error
-    return found.data or b""
+    except Exception as error:
+        raise _unreachable(f"object {name}", error) from error
+    body = found.data or b""
+    if len(body) != found.info.size:
+        # nats-py gives what it has when the connection ends.
+        raise NatsUnreachable(f"object {name} came in part: {len(body)} of {found.info.size} bytes")
+    return body
 
 
 async def _expand(client: Client, subject: str, headers: dict[str, str], body: bytes) -> bytes:
@@ -79,12 +87,12 @@ async def _dictionary(client: Client, key: str) -> bytes:
     try:
         bucket = await jetstream(client).key_value(DICTIONARIES_BUCKET.name)
         found = await bucket.get(key)
-    except _TROUBLE as error:
-        raise _unreachable(f"dictionary {key}", error) from error
-    except Exception as error:
+    except _GONE as error:
         raise UndecodableMessage(
             f"dictionary {key} of bucket {DICTIONARIES_BUCKET.name} is missing "
             f"({reason_of(error)})",
             advice="Put the entry back, or take a new snapshot of the table.",
         ) from error
+    except Exception as error:
+        raise _unreachable(f"dictionary {key}", error) from error
     return found.value or b""

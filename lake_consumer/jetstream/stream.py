@@ -66,7 +66,7 @@ class CdcStream:
         self._tables_at = -1
         self._tables_known: dict[TableName, int] = {}
 
-    def _wait(self, work: Coroutine[Any, Any, T], patience: float = 60) -> T:
+    def _wait(self, work: Coroutine[Any, Any, T], patience: float = 120) -> T:
         try:
             return asyncio.run_coroutine_threadsafe(work, self._loop).result(patience)
         except TimeoutError as error:
