@@ -19,6 +19,7 @@ from nats.js import JetStreamContext
 from nats.js.api import RawStreamMsg
 from nats.js.kv import KeyValue
 
+from bridge.errors import SinkRefused, reason_of
 from bridge.jetstream.dictionaries import DictionaryStore
 from bridge.jetstream.oversize import OversizeStore
 from bridge.protocol.messages import Relation
@@ -245,15 +246,32 @@ class Registry:
             return None
 
     async def _position(self, message: RawStreamMsg) -> Position:
-        position = Place.from_map(await self._fields(message)).position
+        fields = await self._fields(message)
+        try:
+            position = Place.from_map(fields).position
+        except (KeyError, TypeError) as error:
+            raise _unreadable(message, error) from error
         if str(message.subject).endswith(".schema"):
             # A shape shares its place with the change behind it, which may not be stored yet.
             return Position(position.commit_lsn, position.ordinal - 1)
         return position
 
     async def _fields(self, message: RawStreamMsg) -> dict[str, Any]:
-        body = await self._dictionaries.expand(message, await self._oversize.body_of(message))
-        return codec_for(message.headers).decode(body)
+        try:
+            body = await self._dictionaries.expand(message, await self._oversize.body_of(message))
+            return codec_for(message.headers).decode(body)
+        except (BadPayload, nats.js.errors.ObjectNotFoundError) as error:
+            raise _unreadable(message, error) from error
+
+
+def _unreadable(message: RawStreamMsg, error: Exception) -> SinkRefused:
+    """Say which message of the stream hides how far it is."""
+    return SinkRefused(
+        f"the last message on {message.subject}, sequence {message.seq} of stream"
+        f" {CDC_STREAM.name}, is none of the contract's: {reason_of(error)}",
+        advice="Find out who stored it; then remove it with"
+        f" `nats stream rmm {CDC_STREAM.name} {message.seq}`, or use the bridge that wrote it.",
+    )
 
 
 def _read_entry(revision: int, body: bytes | None) -> ShapeEntry | None:

@@ -50,7 +50,8 @@ _REFUSALS: tuple[tuple[str, type[BridgeError], str | None], ...] = (
     ("must be superuser or replication role", SourceRefused, "ALTER ROLE ... REPLICATION."),
     ("permission denied to start WAL sender", SourceRefused, "ALTER ROLE ... REPLICATION."),
     ("does not exist", SourceNotReady, "Check PG_DB and POSTGRES_BRIDGE_USER, or run init.sh."),
-    ("number of requested standby connections", SourceNotReady, "Raise max_wal_senders."),
+    # Backups, standbys and other snapshots take and leave them: worth another try.
+    ("number of requested standby connections", SourceLost, "Raise max_wal_senders."),
 )  # fmt: skip
 
 SNAPSHOT_GONE = "PostgreSQL does not hold the snapshot any more; a new one has a new id."
@@ -60,7 +61,7 @@ _SQLSTATES: dict[str, tuple[type[BridgeError], str | None]] = {
     "28000": (SourceRefused, None),
     "42501": (SourceRefused, None),
     "42704": (SourceNotReady, None),
-    "53400": (SourceNotReady, None),
+    "53400": (SourceLost, "Raise max_replication_slots, or drop slots that nobody uses."),
     "55006": (SlotBusy, None),
     "72000": (SourceLost, f"{SNAPSHOT_GONE} Before PostgreSQL 17: raise old_snapshot_threshold."),
 }

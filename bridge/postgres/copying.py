@@ -174,6 +174,6 @@ async def check_bounds(clerk: Connection, bounds: Sequence[Bound]) -> str | None
             query = f"SELECT %s::text::{column.data_type}".encode()
             try:
                 await clerk.execute(query, [value])
-            except psycopg.DataError as error:
+            except (psycopg.DataError, psycopg.IntegrityError) as error:
                 return " ".join(str(error).split())
     return None

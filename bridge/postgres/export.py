@@ -16,7 +16,7 @@ import psycopg
 from psycopg.rows import DictRow
 
 from bridge.config import PostgresConfig
-from bridge.errors import SourceLost, SourceNotReady
+from bridge.errors import SourceLost
 from bridge.postgres import connection
 from bridge.postgres.slot import PLUGIN
 from schemas.positions import Lsn
@@ -25,10 +25,6 @@ Connection = psycopg.AsyncConnection[DictRow]
 
 SETTLE_SECONDS = 5.0
 
-_NO_ROOM = (
-    "Each snapshot needs a replication slot and a WAL sender while it begins: raise"
-    " max_replication_slots and max_wal_senders, or drop slots that nobody uses."
-)
 _RETAINED = """
     SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::bigint AS bytes
       FROM pg_replication_slots WHERE slot_name = %s
@@ -50,23 +46,16 @@ class Export:
         self._connection: psycopg.AsyncConnection[tuple[Any, ...]] | None = None
 
     async def __aenter__(self) -> Export:
-        try:
-            with connection.translated(self._config):
-                await self._open()
-        except SourceNotReady as full:
-            # Other snapshots, backups and standbys take and leave them: worth another try.
-            raise SourceLost(str(full), advice=_NO_ROOM) from full
+        with connection.translated(self._config):
+            self._connection = await psycopg.AsyncConnection.connect(
+                connection.conninfo(self._config, replication="database"), autocommit=True
+            )
+            try:
+                await self._create(self._connection)
+            except BaseException:
+                await self._connection.close()
+                raise
         return self
-
-    async def _open(self) -> None:
-        self._connection = await psycopg.AsyncConnection.connect(
-            connection.conninfo(self._config, replication="database"), autocommit=True
-        )
-        try:
-            await self._create(self._connection)
-        except BaseException:
-            await self._connection.close()
-            raise
 
     async def _create(self, made: psycopg.AsyncConnection[tuple[Any, ...]]) -> None:
         command = (

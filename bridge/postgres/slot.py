@@ -81,8 +81,11 @@ def plan_slot(name: str, found: Slot | None, *, recreate: bool = False) -> Creat
         )
     if found.wal_lost and recreate:
         return CreateSlot(lost=found)
-    if found.wal_lost or found.confirmed_lsn is None:
+    if found.wal_lost:
         raise SlotLost(f"slot {name} is {found.wal_status}: PostgreSQL removed WAL it still needed")
+    if found.confirmed_lsn is None:
+        # Who makes one waits for the transactions that are open; it goes if they do not finish.
+        raise SlotBusy(f"slot {name} is being made by process {found.active_pid}")
     return ResumeFrom(found.confirmed_lsn)
 
 

@@ -11,6 +11,7 @@ import psycopg
 import pytest
 from psycopg.sql import SQL, Identifier
 
+from bridge.errors import SinkRefused
 from examples.embedded import EmbeddedNats, EmbeddedPostgres
 from schemas.positions import Lsn
 from tests.conftest import Connection
@@ -159,6 +160,42 @@ def test_a_bridge_that_connects_again_behind_other_writers_chains_again(
 
     conditions = [message.headers.get("Nats-Expected-Last-Sequence") for message in stored]
     assert conditions == [None, None, None, "3"], bridge.said()
+
+
+def test_a_message_that_is_no_change_of_ours_is_named_at_the_next_start(
+    bridge: BridgeProcess, users: Connection, nats: EmbeddedNats
+) -> None:
+    """How far the stream is cannot be read from it, and guessing would store changes twice."""
+    users.execute("INSERT INTO users VALUES (1, 'a')")
+    wait_messages(nats, 2)
+    assert bridge.terminate() == 0
+    publish(nats.url, "cdc.users.stray")
+
+    bridge.start()
+
+    assert bridge.wait() == SinkRefused.exit_code
+    assert "cdc.users.stray, sequence 3 of stream CDC" in bridge.said()
+    assert "nats stream rmm CDC 3" in bridge.said()
+
+
+def test_a_slot_that_another_is_making_is_waited_for(
+    environ: dict[str, str], users: Connection, tmp_path: Path
+) -> None:
+    """A slot is made when the transactions that are open have ended; until then it has no place."""
+    flags = ("--slot", slot_of(environ), "--pub", "pub", "--durability", "acked")
+    first, second = (
+        BridgeProcess(environ, *flags, log=tmp_path / f"{name}.log") for name in ("one", "two")
+    )
+    with psycopg.connect(users.info.dsn, password=users.info.password) as other:
+        other.execute("INSERT INTO users VALUES (1, 'open')")
+        with first:
+            query = "SELECT 1 FROM pg_replication_slots WHERE slot_name = %s"
+            wait_for(lambda: users.execute(query, [slot_of(environ)]).fetchone(), "the slot")
+            with second:
+                wait_for(lambda: second.status()["state"] == "standby", "the second to wait")
+                assert "is being made by process" in second.said()
+                other.commit()
+                first.wait_streaming()
 
 
 def test_a_stream_that_fills_up_says_so(

@@ -58,10 +58,12 @@ _TABLES = r"""
     CREATE TABLE filtered (id int PRIMARY KEY, kept bool, hidden text);
     INSERT INTO filtered SELECT g, g > 3, 'h' FROM generate_series(1, 6) g;
     ALTER TABLE filtered REPLICA IDENTITY FULL;
+    CREATE DOMAIN odd AS int CHECK (value % 2 = 1);
+    CREATE TABLE odds (id odd PRIMARY KEY);
     CREATE TABLE unpublished (id int PRIMARY KEY);
     CREATE VIEW seen AS SELECT * FROM empty;
     CREATE PUBLICATION pub FOR TABLE empty, no_key, sales.orders, tags,
-        "Odd. Schema"."a.b ""c"" é", parts, ONLY parent, wide, codes,
+        "Odd. Schema"."a.b ""c"" é", parts, ONLY parent, wide, codes, odds,
         filtered (id, kept) WHERE (kept)
         WITH (publish_via_partition_root = true);
 """
@@ -193,6 +195,7 @@ def test_a_range_of_uuids_and_chosen_columns(url: str) -> None:
         ("empty", b'{"columns": ["id", "age"]}', "no published column 'age'"),
         ("filtered", b'{"columns": ["hidden"]}', "no published column 'hidden'"),
         ("empty", b'{"from": ["x"]}', "invalid input syntax"),
+        ("odds", b'{"from": [2]}', "violates check constraint"),
         ("empty", b'{"from": [1, 2]}', "a key of 2 values"),
         ("empty", b'{"from": [null]}', "cannot be a key"),
         ("no_key", b'{"from": ["a"]}', "has no key"),

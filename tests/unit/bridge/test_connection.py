@@ -37,6 +37,10 @@ SERVER = PostgresConfig(host="db", port=5432, database="shop", user="bridge", pa
         ("FATAL: connection requires a valid client certificate", SourceRefused, "PG_SSLCERT"),
         ("SSL error: tlsv1 alert unknown ca", SourceRefused, "PG_SSLCERT"),
         (
+            "FATAL: number of requested standby connections exceeds max_wal_senders", SourceLost,
+            "max_wal_senders",
+        ),
+        (
             'FATAL: no pg_hba.conf entry for host "h", user "u", database "d", no encryption',
             SourceRefused, "PG_SSLMODE",
         ),

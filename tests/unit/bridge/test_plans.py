@@ -54,6 +54,12 @@ def test_a_slot_of_somebody_else_is_left_alone(other: dict[str, object]) -> None
         plan_slot("s", dataclasses.replace(SLOT, **other))  # type: ignore[arg-type]
 
 
+def test_a_slot_that_is_being_made_is_waited_for() -> None:
+    """It has no position yet, because a transaction is open; nothing is lost."""
+    with pytest.raises(SlotBusy, match="being made by process 42"):
+        plan_slot("s", dataclasses.replace(SLOT, confirmed_lsn=None, active_pid=42))
+
+
 def test_a_lost_slot_stops_with_the_setting_to_raise() -> None:
     with pytest.raises(SlotLost) as raised:
         plan_slot("s", dataclasses.replace(SLOT, wal_status="lost"))
