@@ -13,7 +13,7 @@ from nats.js import JetStreamContext
 
 from bridge import VERSION
 from bridge.config import BridgeConfig
-from bridge.errors import ChainBroken, SinkRefused, SlotGone, SlotLost, SourceLost
+from bridge.errors import BridgeError, ChainBroken, SinkRefused, SlotGone, SlotLost, SourceLost
 from bridge.gaps import gap_message, leaves_gap
 from bridge.http.server import HttpServer
 from bridge.jetstream import control
@@ -315,8 +315,11 @@ class Bridge:
                     while True:
                         await self._look(source, watcher)
                         await asyncio.sleep(WATCH_EVERY_SECONDS)
-            except SourceLost as error:
-                _log.debug("cannot look at the slot: %s", error)
+            except SlotLost:
+                raise
+            except BridgeError as error:
+                _log.log(logging.DEBUG if isinstance(error, SourceLost) else logging.WARNING,
+                         "cannot look at the slot: %s", error)  # fmt: skip
                 await asyncio.sleep(WATCH_EVERY_SECONDS)
 
     async def _look(self, source: catalog.Connection, watcher: SlotWatcher) -> None:

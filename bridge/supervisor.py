@@ -67,7 +67,7 @@ async def supervise(
             raise error
         _note(error, status)
         delay = backoff.delay(failures, random.random())  # noqa: S311 - jitter, not a secret
-        _log.warning("%s; trying again in %.1f s", error, delay)
+        _log.warning("%s; trying again in %.1f s. %s", error, delay, error.advice)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(delay):
                 await stop.wait()

@@ -17,8 +17,15 @@ from nats.aio.client import Client
 
 from bridge.config import NatsConfig
 from bridge.errors import PublishRefused, SinkLost, SinkRefused, reason_of
-from bridge.jetstream.identity import refused, sign, tls_context, translate_tls, wants_tls
-from bridge.jetstream.refusals import ADVICE
+from bridge.jetstream.identity import (
+    is_refusal,
+    refused,
+    sign,
+    tls_context,
+    translate_tls,
+    wants_tls,
+)
+from bridge.jetstream.refusals import ADVICE, MAY_PASS
 
 CONNECT_TIMEOUT_SECONDS = 5
 REQUEST_TIMEOUT_SECONDS = 5
@@ -57,6 +64,9 @@ async def connect(config: NatsConfig) -> Client:
             wants_tls(config, client._server_info)
         except BaseException as error:
             await close(client)
+            if isinstance(error, RuntimeError):
+                # Of uvloop, where nats-py writes to a connection that has just ended.
+                raise SinkLost(f"NATS at {config.where} hung up: {error}") from error
             if client._server_info and isinstance(error, OSError):
                 # What the server asked for often explains why it then hung up.
                 wants_tls(config, client._server_info)
@@ -134,15 +144,17 @@ def translated(config: NatsConfig) -> Iterator[None]:
     except nats.js.errors.NoStreamResponseError as error:
         raise SinkLost(f"NATS at {config.where}: {error}", advice=_NO_JETSTREAM) from error
     except nats.js.errors.APIError as error:
-        what = f"JetStream at {config.where}: {error.description} ({error.err_code})"
+        said = error.description or type(error).__name__
+        what = f"JetStream at {config.where}: {said} ({error.err_code or 'no code'})"
         if advice := ADVICE.get(error.err_code or 0):
             raise PublishRefused(what, advice=advice) from error
-        if isinstance(error, nats.js.errors.ServiceUnavailableError | nats.js.errors.ServerError):
-            # Also what a server says that is still reading its files.
+        if isinstance(error, MAY_PASS):
             raise SinkLost(what, advice=_NO_JETSTREAM) from error
+        if isinstance(error, nats.js.errors.BucketNotFoundError):
+            raise SinkLost(what, advice="The next session makes it again.") from error
         raise SinkRefused(what) from error
     except nats.errors.Error as error:
-        if "authorization" in str(error).lower() or "authentication" in str(error).lower():
+        if is_refusal(str(error)):
             raise refused(config, error) from error
         raise SinkLost(f"NATS at {config.where}: {reason_of(error)}") from error
     except ssl.SSLError as error:

@@ -80,6 +80,12 @@ def sign(config: NatsConfig, nonce: str) -> bytes:
         ) from None
 
 
+def is_refusal(text: str) -> bool:
+    """Whether the server does not want us; one that waited too long for our word may yet."""
+    said = text.lower()
+    return ("authorization" in said or "authentication" in said) and "timeout" not in said
+
+
 def refused(config: NatsConfig, why: object) -> SinkRefused:
     """Say that NATS does not let us in, and which of our settings it did not like."""
     option = "NATS_CREDS" if config.creds else "NATS_TOKEN" if config.token else None

@@ -13,7 +13,7 @@ import contextlib
 import re
 import secrets
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import TypeVar
 
@@ -36,6 +36,7 @@ from bridge.jetstream.frames import (
 )
 from bridge.jetstream.identity import (
     connect_fields,
+    is_refusal,
     refused,
     tls_context,
     translate_tls,
@@ -120,7 +121,7 @@ class Lane:
             "no_responders": True,
             **connect_fields(self._config, greeting),
         }
-        self._writer.write(connect_frame(options) + subscribe_frame(f"{self._inbox}.>", 1) + PING)
+        self._write([connect_frame(options), subscribe_frame(f"{self._inbox}.>", 1), PING])
         await self._expect(Pong)
 
     async def _expect(self, kind: type[Expected]) -> Expected:
@@ -155,11 +156,18 @@ class Lane:
             # The stream knows batches by id alone, also those of other bridges and of our past.
             self._open = Batch(self._inbox, f"{self._name}-{self._batches}")
         sending, self._on_stored = self._open, on_stored
-        self._writer.writelines(sending.frames(messages, content_type, close=close))
+        self._write(sending.frames(messages, content_type, close=close))
         while not (sending.is_complete if close else sending.has_room):
             await self._progress()
         if close:
             self._close(sending)
+
+    def _write(self, frames: Iterable[bytes]) -> None:
+        try:
+            self._writer.writelines(frames)
+        except RuntimeError as error:
+            # Of uvloop, where the connection ended and the listener has not heard of it yet.
+            raise SinkLost(f"NATS at {self._config.where} hung up: {error}") from error
 
     def _close(self, sending: Batch | Chain) -> None:
         """Leave behind what takes no more."""
@@ -209,7 +217,7 @@ class Lane:
     def _handle(self, frame: ServerFrame) -> None:
         match frame:
             case Ping():
-                self._writer.write(PONG)
+                self._write([PONG])
             case Delivery():
                 if self._open and self._open.owns(frame):
                     stored = self._open.answer(frame)
@@ -228,10 +236,9 @@ class Lane:
 
     def _server_error(self, frame: ServerError) -> BridgeError:
         what = f"NATS at {self._config.where}: {frame.text}"
-        lowered = frame.text.lower()
-        if "authorization" in lowered or "authentication" in lowered:
+        if is_refusal(frame.text):
             return refused(self._config, frame.text)
-        if "permissions" in lowered:
+        if "permissions" in frame.text.lower():
             return SinkRefused(what)
         return SinkLost(what)
 

@@ -10,15 +10,17 @@ import nats.errors
 import nats.js.errors
 from nats.aio.client import Client
 from nats.js import JetStreamContext
-from nats.js.api import ObjectStoreConfig, RawStreamMsg
+from nats.js.api import ObjectMeta, ObjectMetaOptions, ObjectStoreConfig, RawStreamMsg
 from nats.js.object_store import ObjectStore
 
 from bridge.errors import BridgeError, PublishRefused, RowTooLarge, SinkLost, reason_of
-from bridge.jetstream.refusals import ADVICE
+from bridge.jetstream.refusals import ADVICE, MAY_PASS
 from schemas.codecs import OVERSIZE
 from schemas.streams import ObjectStoreSpec
 
-_MAY_PASS = (nats.js.errors.ServiceUnavailableError, nats.js.errors.ServerError)
+_CHUNK_BYTES = 128 << 10
+_MAY_PASS = (*MAY_PASS, nats.js.errors.NotFoundError)
+"""Also a bucket that somebody removed: the next session makes it again."""
 
 
 class OversizeStore:
@@ -33,7 +35,9 @@ class OversizeStore:
     async def put(self, name: str, body: bytes) -> None:
         """Store a body under its message's id, durably, before anybody hears of it."""
         try:
-            await (await self._open()).put(name, body)
+            store = await self._open()
+            chunks = ObjectMetaOptions(max_chunk_size=min(_CHUNK_BYTES, self._client.max_payload))
+            await store.put(name, body, ObjectMeta(name=name, options=chunks))
         except (nats.errors.Error, TimeoutError) as error:
             raise self._refusal(name, body, error) from error
 
@@ -42,7 +46,12 @@ class OversizeStore:
         name = (message.headers or {}).get(OVERSIZE)
         if name is None:
             return message.data or b""
-        return (await (await self._open()).get(name)).data or b""
+        found = await (await self._open()).get(name)
+        body = found.data or b""
+        if len(body) != found.info.size:
+            # nats-py gives what it has when the connection ends.
+            raise SinkLost(f"object {name} came in part: {len(body)} of {found.info.size} bytes")
+        return body
 
     async def _open(self) -> ObjectStore:
         """Open the bucket, making it the first time a row needs it."""

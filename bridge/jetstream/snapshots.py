@@ -21,6 +21,7 @@ from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, ConsumerConfig
 
 from bridge.config import NatsConfig
+from bridge.errors import reason_of
 from bridge.jetstream.control import translated
 from schemas.codecs import CONTENT_TYPE, MESSAGE_ID, Codec, codec_for
 from schemas.names import TableName
@@ -74,10 +75,14 @@ class StoredRequest:
     async def done(self) -> None:
         await self._message.ack_sync()
 
+    @property
+    def tries(self) -> int:
+        """How many times it was handed out, this time included."""
+        return self._message.metadata.num_delivered or 1
+
     async def again(self) -> None:
         """Ask for it once more, later each time."""
-        tries = self._message.metadata.num_delivered or 1
-        await self._message.nak(delay=RETRY_SECONDS[min(tries, len(RETRY_SECONDS)) - 1])
+        await self._message.nak(delay=RETRY_SECONDS[min(self.tries, len(RETRY_SECONDS)) - 1])
 
 
 class InitStream:
@@ -144,8 +149,9 @@ class InitStream:
             except TimeoutError:
                 continue
             except nats.errors.Error as error:
-                _log.debug("stored requests: %s", error)
-                await asyncio.sleep(1)
+                # The consumer may be gone: whoever reads this subscribes again.
+                _log.debug("stored requests: %s", reason_of(error))
+                return
 
     async def started(self, table: TableName, fields: Mapping[str, Any]) -> None:
         await self._note(snapshot_start_subject(table), table, "start", fields)

@@ -15,7 +15,7 @@ from collections.abc import Coroutine, Mapping
 from enum import Enum
 from typing import Any
 
-from bridge.errors import BridgeError, Disposition
+from bridge.errors import BridgeError, Disposition, reason_of
 from bridge.jetstream import control
 from bridge.jetstream.dictionaries import DictionaryStore
 from bridge.jetstream.oversize import OversizeStore
@@ -36,6 +36,9 @@ RECONNECT_SECONDS = 1.0
 TELL_EVERY_SECONDS = 1.0
 LOG_EVERY_SECONDS = 15.0
 STORED_EVERY_SECONDS = 0.1
+
+UNFORESEEN_AT_MOST = 3
+"""How many times a stored request is tried that fails as nobody thought of."""
 
 ASK_AGAIN = "Ask again; a new snapshot has a new id."
 
@@ -86,6 +89,7 @@ class Outcome(Enum):
 
     SETTLED = "complete, or failed in a way that trying again would not mend"
     AGAIN = "failed, and worth another try"
+    UNFORESEEN = "failed as nobody thought of; tried again a few times, not for ever"
 
 
 class Running:
@@ -204,13 +208,19 @@ class SnapshotService:
             await asked.answer({"status": "cancelled", "snapshot_ids": ids})
 
     async def _serve_stored_requests(self) -> None:
+        told = ""
         while not self._is_closing:
             try:
                 await self._tell_abandoned()
                 async for stored in self._init.stored_requests():
+                    told = ""
                     self._spawn(self._serve_stored(stored), "stored request")
-            except BridgeError as error:
-                _log.debug("stored requests: %s", error)
+            except Exception as error:
+                # Whatever it is, the next ones must be served; but nobody reads it twice a second.
+                why = reason_of(error)
+                _log.log(logging.DEBUG if why == told else logging.WARNING,
+                         "stored requests for snapshots are not served: %s", why)  # fmt: skip
+                told = why
             await asyncio.sleep(RECONNECT_SECONDS)
 
     async def _serve_stored(self, stored: StoredRequest) -> None:
@@ -224,7 +234,11 @@ class SnapshotService:
                 outcome = Outcome.SETTLED
             else:
                 outcome = await asyncio.shield(self._begin_or_join(request, tell=True).ended)
-            await (stored.done() if outcome is Outcome.SETTLED else stored.again())
+            is_over = outcome is Outcome.UNFORESEEN and stored.tries >= UNFORESEEN_AT_MOST
+            if outcome is Outcome.SETTLED or is_over:
+                await stored.done()
+            else:
+                await stored.again()
         finally:
             working.cancel()
 
@@ -258,8 +272,7 @@ class SnapshotService:
         except Exception as raised:
             error = _first_error(raised)
             await self._fail(running, error, tell=tell or not isinstance(error, Rejected))
-            retry = isinstance(error, BridgeError) and error.disposition is Disposition.RETRY
-            running.end(Outcome.AGAIN if retry else Outcome.SETTLED)
+            running.end(_outcome(error))
         finally:
             self._running.pop(running.request, None)
             self._status.snapshots.remove(running.progress)
@@ -381,6 +394,17 @@ def _how_far(progress: SnapshotProgress) -> str:
         f"{progress.rows} rows, {megabytes:.1f} MB in {progress.chunks} chunks,"
         f" {progress.rows_per_second:.0f} rows/s{kept}"
     )
+
+
+def _outcome(error: BaseException) -> Outcome:
+    match error:
+        case Rejected():
+            return Outcome.SETTLED
+        case BridgeError():
+            retry = error.disposition is Disposition.RETRY
+            return Outcome.AGAIN if retry else Outcome.SETTLED
+        case _:
+            return Outcome.UNFORESEEN
 
 
 def _first_error(error: BaseException) -> BaseException:

@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 
 from bridge.config import NatsConfig, PostgresConfig, PublishLimits, SnapshotLimits
-from bridge.errors import BridgeError, SourceNotReady
+from bridge.errors import BridgeError, SourceLost
 from bridge.jetstream.dictionaries import DictionaryStore
 from bridge.jetstream.lane import Lane
 from bridge.jetstream.oversize import OversizeStore
@@ -176,7 +176,7 @@ class Taking:
             await self._stack.aclose()
             self._readers.clear()
         else:
-            raise SourceNotReady(
+            raise SourceLost(
                 f"{self._request.table} was rewritten or truncated {EXPORTS_AT_MOST} times running",
                 advice="Ask again when nobody truncates or alters the table.",
             )

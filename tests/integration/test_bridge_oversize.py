@@ -11,7 +11,7 @@ from examples.embedded import EmbeddedNats, EmbeddedPostgres
 from tests.conftest import Connection
 from tests.support.bridge import BridgeProcess, wait_for
 from tests.support.proxy import Proxy
-from tests.support.stream import count_messages, edit_stream, read_changes
+from tests.support.stream import count_messages, delete_stream, edit_stream, read_changes
 
 NO_OBJECT_STORE = """
 authorization { users: [{
@@ -71,6 +71,35 @@ def test_the_stream_can_end_with_an_oversize_row(
     assert [change.fields["data"]["id"] for change in read_changes(nats.url)] == [1, 2]
 
 
+def test_a_server_with_small_messages_takes_large_rows(
+    postgres: EmbeddedPostgres, database: str, server_folder: Path, rows: Connection, tmp_path: Path
+) -> None:
+    """The pieces of an object are messages too."""
+    with EmbeddedNats(server_folder / "nats", config="max_payload: 65536\n") as nats:
+        environ = {**postgres.env(database), **nats.env()}
+        with BridgeProcess(environ, *flags(environ), log=tmp_path / "log") as bridge:
+            bridge.wait_streaming()
+            rows.execute("INSERT INTO rows VALUES (1, repeat('x', 300000))")
+            wait_for(lambda: count_messages(nats.url) >= 2, "the row")
+        (change,) = read_changes(nats.url)
+    assert change.fields["data"]["body"] == "x" * 300_000
+
+
+def test_an_object_store_that_was_removed_is_made_again(
+    postgres: EmbeddedPostgres, database: str, nats: EmbeddedNats, rows: Connection, tmp_path: Path
+) -> None:
+    environ = {**postgres.env(database), **nats.env()}
+    with BridgeProcess(environ, *flags(environ), log=tmp_path / "log") as bridge:
+        bridge.wait_streaming()
+        rows.execute("INSERT INTO rows VALUES (1, repeat('x', 3000000))")
+        rows.execute("INSERT INTO rows VALUES (2, 'small')")
+        wait_for(lambda: count_messages(nats.url) >= 3, "the first rows")
+        delete_stream(nats.url, "OBJ_oversize")
+        rows.execute("INSERT INTO rows VALUES (3, repeat('y', 3000000))")
+        wait_for(lambda: count_messages(nats.url) >= 4, "the row behind it")
+        assert bridge.status()["state"] == "streaming"
+
+
 def test_a_server_that_does_not_answer_in_time_is_asked_again(
     postgres: EmbeddedPostgres, database: str, nats: EmbeddedNats, rows: Connection, tmp_path: Path
 ) -> None:
@@ -104,6 +133,7 @@ def test_an_object_store_that_is_full_is_tried_again_when_it_has_room(
         edit_stream(nats.url, "OBJ_oversize", max_bytes=4_000_000)
         rows.execute("INSERT INTO rows VALUES (2, repeat('x', 3000000))")
         wait_for(lambda: "maximum bytes exceeded" in bridge.said(), "the refusal")
+        assert "raise its max_bytes" in bridge.said()
         edit_stream(nats.url, "OBJ_oversize", max_bytes=-1)
         wait_for(lambda: count_messages(nats.url) >= 3, "the second row")
 

@@ -9,6 +9,7 @@ from datetime import timedelta
 import pytest
 from nats.js import JetStreamContext
 
+from bridge import loops
 from bridge.config import NatsConfig
 from bridge.errors import BridgeError, ChainBroken, PublishRefused, SinkLost
 from bridge.jetstream.lane import Lane
@@ -226,6 +227,29 @@ async def test_a_missing_stream_is_no_ack(lane: Lane, js: JetStreamContext) -> N
     await js.delete_stream(CDC_STREAM.name)
     with pytest.raises(SinkLost, match="no stream"):
         await send(lane, messages(1, 3))
+
+
+def test_what_is_sent_when_the_connection_has_just_ended_is_lost_and_no_fault(
+    nats_alone: EmbeddedNats,
+) -> None:
+    """The program's own loop raises where asyncio's only warns, before the listener has heard."""
+
+    async def send_behind_the_end() -> None:
+        lane = await Lane.open(
+            NatsConfig(host="127.0.0.1", port=nats_alone.port), timedelta(seconds=60)
+        )
+        lane._writer.transport.abort()
+        await asyncio.sleep(0)  # one turn, in which the transport is closed
+        try:
+            await send(lane, messages(1, 3))
+        finally:
+            await lane.close()
+
+    with (
+        asyncio.Runner(loop_factory=loops.loop_factory()) as runner,
+        pytest.raises(SinkLost, match="hung up"),
+    ):
+        runner.run(send_behind_the_end())
 
 
 async def test_a_lost_connection_is_noticed_with_nothing_to_send(

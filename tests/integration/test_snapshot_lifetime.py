@@ -22,7 +22,7 @@ from tests.support.snapshots import (
     take,
     wait_snapshot,
 )
-from tests.support.stream import count_messages, read_changes
+from tests.support.stream import count_messages, delete_consumer, read_changes
 from tests.support.watched import ROWS, WAIT, WHOLE_RANGE, holding, make_watched
 
 
@@ -213,6 +213,21 @@ def test_a_stored_request_survives_the_bridge(
     snapshot = wait_snapshot(nats.url, snapshot_id)
     snapshot.assert_whole()
     assert len(snapshot.rows) == ROWS
+
+
+def test_stored_requests_are_served_when_somebody_removed_their_consumer(
+    bridge: BridgeProcess, big: Connection, nats: EmbeddedNats
+) -> None:
+    """An administrator who tidies up must not make the bridge deaf."""
+    del big
+    wait_for(lambda: delete_consumer(nats.url, "INIT", "snapshots"), "a consumer to remove")
+    store_request(nats.url, "big", b'{"to": [10]}')
+
+    def whole() -> str | None:
+        return next((i for i, s in read_snapshots(nats.url).items() if s.meta), None)
+
+    wait_for(whole, "the request to be served")
+    assert bridge.process.poll() is None
 
 
 def test_a_truncate_at_the_wrong_moment_is_not_taken_for_an_empty_table(

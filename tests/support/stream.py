@@ -70,6 +70,24 @@ def edit_stream(url: str, stream: str = CDC_STREAM.name, **settings: object) -> 
     asyncio.run(_edit_stream(url, stream, settings))
 
 
+def delete_stream(url: str, stream: str) -> None:
+    async def delete() -> None:
+        async with administer(url) as js:
+            await js.delete_stream(stream)
+
+    asyncio.run(delete())
+
+
+def delete_consumer(url: str, stream: str, consumer: str) -> bool:
+    """Delete a consumer; raises where it is not there (yet)."""
+
+    async def delete() -> bool:
+        async with administer(url) as js:
+            return await js.delete_consumer(stream, consumer)
+
+    return asyncio.run(delete())
+
+
 @asynccontextmanager
 async def administer(url: str) -> AsyncIterator[JetStreamContext]:
     """Connect with patience: on a busy machine a server may answer late."""
