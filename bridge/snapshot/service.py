@@ -216,7 +216,7 @@ class SnapshotService:
                     told = ""
                     self._spawn(self._serve_stored(stored), "stored request")
             except Exception as error:
-                # Whatever it is, the next ones must be served; but nobody reads it twice a second.
+                # Whatever it is, the next ones must be served; and nobody needs to read it again.
                 why = reason_of(error)
                 _log.log(logging.DEBUG if why == told else logging.WARNING,
                          "stored requests for snapshots are not served: %s", why)  # fmt: skip
