@@ -8,11 +8,13 @@ from typing import Any, cast
 import nats.errors
 import nats.js.errors
 import pytest
+from nats.js.api import RawStreamMsg
 
 from bridge.config import NatsConfig
 from bridge.errors import BridgeError, PublishRefused, RowTooLarge, SinkLost, SinkRefused
 from bridge.jetstream.control import translated
 from bridge.jetstream.oversize import OversizeStore
+from schemas.codecs import OVERSIZE
 from schemas.streams import OVERSIZE_STORE
 
 SERVER = NatsConfig(host="nats", port=4222)
@@ -57,6 +59,15 @@ def test_an_answer_is_what_it_means(error: Exception, kind: type[BridgeError]) -
     assert not str(raised.value).endswith(": ")
 
 
+def oversize_store(bucket: object, last_error: Exception | None = None) -> OversizeStore:
+    async def object_store(_: str) -> object:
+        return bucket
+
+    client = SimpleNamespace(last_error=last_error, max_payload=1 << 20)
+    js = SimpleNamespace(object_store=object_store)
+    return OversizeStore(cast("Any", client), cast("Any", js), OVERSIZE_STORE)
+
+
 @pytest.mark.parametrize(
     ("error", "last_error", "kind"),
     [
@@ -76,13 +87,19 @@ async def test_only_a_refusal_of_the_row_stops(
     async def put(*_: object) -> None:
         raise error
 
-    async def object_store(_: str) -> object:
-        return SimpleNamespace(put=put)
-
-    client = SimpleNamespace(last_error=last_error, max_payload=1 << 20)
-    js = SimpleNamespace(object_store=object_store)
-    store = OversizeStore(cast("Any", client), cast("Any", js), OVERSIZE_STORE)
+    store = oversize_store(SimpleNamespace(put=put), last_error)
 
     with pytest.raises(kind, match="1-docs-insert") as raised:
         await store.put("1-docs-insert", b"x")
     assert type(raised.value) is kind
+
+
+async def test_a_part_is_not_taken_for_the_body() -> None:
+    """nats-py gives what it has when the connection ends in the middle."""
+    message = RawStreamMsg(subject="cdc.docs.insert", headers={OVERSIZE: "1-docs-insert"})
+
+    async def get(_: str) -> object:
+        return SimpleNamespace(data=b"0123", info=SimpleNamespace(size=10))
+
+    with pytest.raises(SinkLost, match="in part: 4 of 10"):
+        await oversize_store(SimpleNamespace(get=get)).body_of(message)

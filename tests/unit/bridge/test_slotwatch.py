@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from bridge.errors import SlotLost
+from bridge import app
+from bridge.errors import SlotLost, SourceLost, SourceRefused
+from bridge.postgres import connection
 from bridge.postgres.slotwatch import SlotWatcher
+from bridge.status import Status
 from tests.unit.bridge.test_plans import SLOT
 
 GIB = 1 << 30
@@ -48,3 +54,27 @@ def test_a_change_of_wal_status_is_told_once(status: str) -> None:
 def test_a_lost_slot_is_named() -> None:
     with pytest.raises(SlotLost, match="lost"):
         SlotWatcher().judge(dataclasses.replace(SLOT, wal_status="lost"))
+
+
+@pytest.mark.parametrize("error", [SourceLost("gone"), SourceRefused("a password was changed")])
+async def test_a_look_that_fails_ends_no_bridge_that_streams(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Whoever reads the WAL will hear of it, if it matters there."""
+    looked = 0
+
+    async def connect(_: object) -> None:
+        nonlocal looked
+        looked += 1
+        raise error
+
+    monkeypatch.setattr(connection, "connect", connect)
+    monkeypatch.setattr(app, "WATCH_EVERY_SECONDS", 0)
+    config = SimpleNamespace(format="json", postgres=None)
+    bridge = app.Bridge(cast("Any", config), Status("s", "p"), asyncio.Event())
+    watching = asyncio.create_task(bridge._watch())
+    while looked < 3 and not watching.done():
+        await asyncio.sleep(0)
+
+    assert not watching.done()
+    watching.cancel()
