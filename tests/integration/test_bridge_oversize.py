@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,17 +34,27 @@ def flags(environ: dict[str, str]) -> list[str]:
     return ["--slot", f"slot_{environ['PG_DB']}", "--pub", "pub", "--durability", "acked"]
 
 
-def test_a_row_above_max_payload_arrives_in_order_and_exact(
+@pytest.fixture
+def bridge(
     postgres: EmbeddedPostgres, database: str, nats: EmbeddedNats, rows: Connection, tmp_path: Path
-) -> None:
+) -> Iterator[BridgeProcess]:
+    """A bridge that streams into a server as it comes."""
+    del rows
     environ = {**postgres.env(database), **nats.env()}
-    with BridgeProcess(environ, *flags(environ), log=tmp_path / "log") as bridge:
-        bridge.wait_streaming()
-        with rows.transaction():
-            rows.execute("INSERT INTO rows VALUES (1, 'small')")
-            rows.execute("INSERT INTO rows VALUES (2, repeat('large é', 1000000))")
-            rows.execute("INSERT INTO rows VALUES (3, 'small')")
-        wait_for(lambda: count_messages(nats.url) >= 4, "the rows")
+    with BridgeProcess(environ, *flags(environ), log=tmp_path / "log") as process:
+        process.wait_streaming()
+        yield process
+
+
+def test_a_row_above_max_payload_arrives_in_order_and_exact(
+    bridge: BridgeProcess, nats: EmbeddedNats, rows: Connection
+) -> None:
+    del bridge
+    with rows.transaction():
+        rows.execute("INSERT INTO rows VALUES (1, 'small')")
+        rows.execute("INSERT INTO rows VALUES (2, repeat('large é', 1000000))")
+        rows.execute("INSERT INTO rows VALUES (3, 'small')")
+    wait_for(lambda: count_messages(nats.url) >= 4, "the rows")
 
     changes = read_changes(nats.url)
 
@@ -54,19 +65,16 @@ def test_a_row_above_max_payload_arrives_in_order_and_exact(
 
 
 def test_the_stream_can_end_with_an_oversize_row(
-    postgres: EmbeddedPostgres, database: str, nats: EmbeddedNats, rows: Connection, tmp_path: Path
+    bridge: BridgeProcess, nats: EmbeddedNats, rows: Connection
 ) -> None:
     """A start asks the stream for its last change, whose body may be in the object store."""
-    environ = {**postgres.env(database), **nats.env()}
-    with BridgeProcess(environ, *flags(environ), log=tmp_path / "log") as bridge:
-        bridge.wait_streaming()
-        rows.execute("INSERT INTO rows VALUES (1, repeat('x', 3000000))")
-        wait_for(lambda: count_messages(nats.url) >= 2, "the row")
-        bridge.kill()
-        bridge.start()
-        bridge.wait_streaming()
-        rows.execute("INSERT INTO rows VALUES (2, 'after')")
-        wait_for(lambda: count_messages(nats.url) >= 3, "the row after the restart")
+    rows.execute("INSERT INTO rows VALUES (1, repeat('x', 3000000))")
+    wait_for(lambda: count_messages(nats.url) >= 2, "the row")
+    bridge.kill()
+    bridge.start()
+    bridge.wait_streaming()
+    rows.execute("INSERT INTO rows VALUES (2, 'after')")
+    wait_for(lambda: count_messages(nats.url) >= 3, "the row after the restart")
 
     assert [change.fields["data"]["id"] for change in read_changes(nats.url)] == [1, 2]
 
@@ -86,18 +94,15 @@ def test_a_server_with_small_messages_takes_large_rows(
 
 
 def test_an_object_store_that_was_removed_is_made_again(
-    postgres: EmbeddedPostgres, database: str, nats: EmbeddedNats, rows: Connection, tmp_path: Path
+    bridge: BridgeProcess, nats: EmbeddedNats, rows: Connection
 ) -> None:
-    environ = {**postgres.env(database), **nats.env()}
-    with BridgeProcess(environ, *flags(environ), log=tmp_path / "log") as bridge:
-        bridge.wait_streaming()
-        rows.execute("INSERT INTO rows VALUES (1, repeat('x', 3000000))")
-        rows.execute("INSERT INTO rows VALUES (2, 'small')")
-        wait_for(lambda: count_messages(nats.url) >= 3, "the first rows")
-        delete_stream(nats.url, "OBJ_oversize")
-        rows.execute("INSERT INTO rows VALUES (3, repeat('y', 3000000))")
-        wait_for(lambda: count_messages(nats.url) >= 4, "the row behind it")
-        assert bridge.status()["state"] == "streaming"
+    rows.execute("INSERT INTO rows VALUES (1, repeat('x', 3000000))")
+    rows.execute("INSERT INTO rows VALUES (2, 'small')")
+    wait_for(lambda: count_messages(nats.url) >= 3, "the first rows")
+    delete_stream(nats.url, "OBJ_oversize")
+    rows.execute("INSERT INTO rows VALUES (3, repeat('y', 3000000))")
+    wait_for(lambda: count_messages(nats.url) >= 4, "the row behind it")
+    assert bridge.status()["state"] == "streaming"
 
 
 def test_a_server_that_does_not_answer_in_time_is_asked_again(
@@ -122,20 +127,17 @@ def test_a_server_that_does_not_answer_in_time_is_asked_again(
 
 
 def test_an_object_store_that_is_full_is_tried_again_when_it_has_room(
-    postgres: EmbeddedPostgres, database: str, nats: EmbeddedNats, rows: Connection, tmp_path: Path
+    bridge: BridgeProcess, nats: EmbeddedNats, rows: Connection
 ) -> None:
     """As with a stream that is full: the WAL is kept, the log says what to do."""
-    environ = {**postgres.env(database), **nats.env()}
-    with BridgeProcess(environ, *flags(environ), log=tmp_path / "log") as bridge:
-        bridge.wait_streaming()
-        rows.execute("INSERT INTO rows VALUES (1, repeat('x', 3000000))")
-        wait_for(lambda: count_messages(nats.url) >= 2, "the first row")
-        edit_stream(nats.url, "OBJ_oversize", max_bytes=4_000_000)
-        rows.execute("INSERT INTO rows VALUES (2, repeat('x', 3000000))")
-        wait_for(lambda: "maximum bytes exceeded" in bridge.said(), "the refusal")
-        assert "raise its max_bytes" in bridge.said()
-        edit_stream(nats.url, "OBJ_oversize", max_bytes=-1)
-        wait_for(lambda: count_messages(nats.url) >= 3, "the second row")
+    rows.execute("INSERT INTO rows VALUES (1, repeat('x', 3000000))")
+    wait_for(lambda: count_messages(nats.url) >= 2, "the first row")
+    edit_stream(nats.url, "OBJ_oversize", max_bytes=4_000_000)
+    rows.execute("INSERT INTO rows VALUES (2, repeat('x', 3000000))")
+    wait_for(lambda: "maximum bytes exceeded" in bridge.said(), "the refusal")
+    assert "raise its max_bytes" in bridge.said()
+    edit_stream(nats.url, "OBJ_oversize", max_bytes=-1)
+    wait_for(lambda: count_messages(nats.url) >= 3, "the second row")
 
     assert [change.fields["data"]["id"] for change in read_changes(nats.url)] == [1, 2]
 
