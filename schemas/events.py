@@ -131,12 +131,16 @@ class ShapeChange:
 
     It shares the place of that change and takes no ordinal of its own: whether a bridge has to
     announce a shape depends on what it knew before, and ordinals must depend on the WAL alone.
+
+    A shape that the bridge announces between transactions stands `alone`: it has a place of its
+    own, which no transaction can have, and is the last message there.
     """
 
     shape: TableShape
     place: Place
     schema_revision: int
     source: str
+    alone: bool = False
 
     @property
     def subject(self) -> str:
@@ -144,7 +148,8 @@ class ShapeChange:
 
     @property
     def msg_id(self) -> str:
-        return message_id(self.place.lsn, self.shape.name.token, "schema")
+        repeat = self.place.seq if self.alone else 0
+        return message_id(self.place.lsn, self.shape.name.token, "schema", repeat)
 
     def to_map(self) -> dict[str, Any]:
         return {
@@ -155,7 +160,7 @@ class ShapeChange:
             ),
             **self.place.to_map(),
             "schema_revision": self.schema_revision,
-            "last": False,
+            "last": self.alone,
         }
 
     @classmethod
@@ -165,12 +170,17 @@ class ShapeChange:
             place=Place.from_map(fields),
             schema_revision=fields["schema_revision"],
             source=fields["source"],
+            alone=fields["last"],
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogicalMessage:
-    """What `pg_logical_emit_message` wrote; one outside a transaction is its own transaction."""
+    """What `pg_logical_emit_message` wrote; one outside a transaction is its own transaction.
+
+    Messages that the bridge itself puts between transactions may share a commit LSN and then
+    differ by their ordinal, which is part of their id.
+    """
 
     prefix: str
     content: Value
@@ -184,7 +194,8 @@ class LogicalMessage:
 
     @property
     def msg_id(self) -> str:
-        return message_id(self.place.lsn, "_message", self.subject.rpartition(".")[2])
+        repeat = 0 if self.transactional else self.place.seq
+        return message_id(self.place.lsn, "_message", self.subject.rpartition(".")[2], repeat)
 
     def to_map(self) -> dict[str, Any]:
         return {

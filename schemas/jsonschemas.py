@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any, get_args
 
 from schemas import CONTRACT_VERSION
+from schemas.ddl import DDL_KINDS, DDL_VERSION
 from schemas.shapes import ReplicaIdentity
-from schemas.subjects import CDC, LOGICAL_MESSAGES, OPERATIONS, Operation
+from schemas.subjects import CDC, DDL_PREFIX, LOGICAL_MESSAGES, OPERATIONS, Operation
 from schemas.types import KINDS, TYPES, JsonSchema, Kind
 
 FOLDER = Path(__file__).parent / "json"
@@ -214,6 +215,10 @@ COLUMN: Mapping[str, JsonSchema] = {
     "type_modifier": _integer(-1),
     "type": _whole(_type_pattern(), "the contract's own type name"),
     "key": {"description": "position in the key from 0, or null", **_or_null(COUNT)},
+    "fill": {
+        "description": "only on a column that was added to an existing table: what rows that"
+        " existed then hold, by the value rule; null if they hold NULL"
+    },
 }
 
 SHAPE: Mapping[str, JsonSchema] = {
@@ -226,13 +231,26 @@ SHAPE: Mapping[str, JsonSchema] = {
     "lsn": _lsn("from which position of the WAL on the table has this shape"),
     "source": SOURCE,
     "columns": _list({"$ref": "#/$defs/column"}),
+    "rewritten": {
+        "description": "values of existing rows may have changed here without change messages:"
+        " only a snapshot requested after this message shows them; absent otherwise",
+        "const": True,
+    },
+    "storage": {
+        "description": "KV only: what the bridge remembers of the catalog, to notice DDL that"
+        " happens while it is down; not for consumers"
+    },
 }
 
 ANNOUNCED: Mapping[str, JsonSchema] = {
     "subject": _whole(rf"{CDC}\.{NAME}\.schema"),
-    "msg_id": _whole(f"[0-9a-f]+-{NAME}-schema"),
+    "msg_id": _whole(f"[0-9a-f]+-{NAME}-schema(-[1-9][0-9]*)?"),
     **{name: schema for name, schema in PLACE.items() if name != "lsn"},
-    "last": {"const": False},
+    "last": {
+        "description": "false: the change that needs the shape follows at the same place; true:"
+        " announced between transactions",
+        **BOOLEAN,
+    },
     "schema_revision": REVISION,
 }
 
@@ -241,9 +259,9 @@ SCHEMA_PAYLOAD = Payload(
     about="A table's shape. On the stream it also says where it stands, and comes before the first"
     " change that needs it.",
     fields={**SHAPE, **ANNOUNCED},
-    optional=ANNOUNCED,
+    optional=(*ANNOUNCED, "rewritten", "storage"),
     rules={"dependentRequired": {name: [n for n in ANNOUNCED if n != name] for name in ANNOUNCED}},
-    definitions={"column": _map(COLUMN)},
+    definitions={"column": _map(COLUMN, ("fill",))},
 )
 
 MESSAGE = Payload(
@@ -251,13 +269,44 @@ MESSAGE = Payload(
     about="What pg_logical_emit_message wrote.",
     fields={
         "subject": _whole(rf"{CDC}\.{LOGICAL_MESSAGES}\.{NAME}"),
-        "msg_id": _whole(f"[0-9a-f]+-{LOGICAL_MESSAGES}-{NAME}"),
+        "msg_id": _whole(f"[0-9a-f]+-{LOGICAL_MESSAGES}-{NAME}(-[1-9][0-9]*)?"),
         "prefix": TEXT,
         "transactional": BOOLEAN,
         "source": SOURCE,
         **PLACE,
         "commit_ts": {"description": "null outside a transaction", **_or_null(MOMENT)},
         "content": {"description": "text; MessagePack bin where it is not UTF-8"},
+    },
+)
+
+DDL_EVENT: Mapping[str, JsonSchema] = {
+    "kind": {
+        "description": "drop: the table is gone; rename: same relation, other name or schema;"
+        " publish, unpublish: it joined or left the publication; rewrite: values of existing rows"
+        " may have changed; alter: anything else",
+        "enum": list(DDL_KINDS),
+    },
+    "relation_id": OID,
+    "schema": SCHEMA,
+    "table": TABLE,
+    "new_schema": {"description": "rename: the schema it is in now", **TEXT},
+    "new_table": {"description": "rename: the name it has now", **TEXT},
+    "reason": {"description": "for people", **TEXT},
+}
+
+DDL = Payload(
+    travels=f"content of {CDC}.{LOGICAL_MESSAGES}.{DDL_PREFIX}, as JSON",
+    about="What DDL did to published tables. The event trigger reports it inside the transaction of"
+    " the statement, the bridge's catalog watch between transactions; both may report the same.",
+    fields={
+        "version": {"const": DDL_VERSION},
+        "events": _list({"$ref": "#/$defs/event"}),
+    },
+    definitions={
+        "event": {
+            **_map(DDL_EVENT, ("new_schema", "new_table", "reason")),
+            "additionalProperties": True,
+        }
     },
 )
 
@@ -369,6 +418,7 @@ PAYLOADS: Mapping[str, Payload] = {
     "change": CHANGE,
     "schema": SCHEMA_PAYLOAD,
     "message": MESSAGE,
+    "bridge-ddl": DDL,
     "snapshot-request": SNAPSHOT_REQUEST,
     "snapshot-reply": SNAPSHOT_REPLY,
     "snapshot-start": SNAPSHOT_START,

@@ -2,6 +2,9 @@
 
 Two shapes are the same shape when their fingerprints are equal. The fingerprint covers what changes
 the meaning of a row, and leaves out when and where the shape was seen.
+
+`fill` and `rewritten` report what DDL did to rows that existed already. They are not part of the
+fingerprint: they say how existing rows got their values, not what a row means.
 """
 
 from __future__ import annotations
@@ -9,19 +12,38 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from schemas.names import TableName
 from schemas.types import ContractType, parse_type
+from schemas.values import Value
 
 ReplicaIdentity = Literal["default", "full", "index", "nothing"]
 
 
+class Unfilled:
+    """The type of `NO_FILL`."""
+
+    def __repr__(self) -> str:
+        return "NO_FILL"
+
+    def __reduce__(self) -> str:
+        return "NO_FILL"  # one object in every process, so that `is` keeps its meaning
+
+
+NO_FILL: Final = Unfilled()
+"""The column has no `fill`: the table was created with it, or the value is not known."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """One column; `position` is the catalog's attnum, which survives a rename."""
+    """One column; `position` is the catalog's attnum, which survives a rename.
+
+    `fill` is set on a column that was added to an existing table: the value, by the value rule, of
+    rows that existed then. None means that they hold NULL.
+    """
 
     name: str
     position: int
@@ -32,9 +54,10 @@ class Column:
     is_nullable: bool = True
     column_default: str | None = None
     key: int | None = None
+    fill: Value | Unfilled = field(default=NO_FILL, hash=False)
 
     def to_map(self) -> dict[str, Any]:
-        return {
+        fields = {
             "name": self.name,
             "position": self.position,
             "data_type": self.data_type,
@@ -45,6 +68,7 @@ class Column:
             "type": str(self.type),
             "key": self.key,
         }
+        return fields if self.fill is NO_FILL else {**fields, "fill": self.fill}
 
     @classmethod
     def from_map(cls, fields: Mapping[str, Any]) -> Column:
@@ -58,17 +82,23 @@ class Column:
             type_modifier=fields["type_modifier"],
             type=parse_type(fields["type"]),
             key=fields["key"],
+            fill=fields.get("fill", NO_FILL),
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableShape:
-    """What a table looks like from some position of the WAL on."""
+    """What a table looks like from some position of the WAL on.
+
+    `rewritten` says that values of existing rows may have changed here without change messages:
+    only a snapshot requested after this announcement shows them.
+    """
 
     name: TableName
     relation_id: int
     replica_identity: ReplicaIdentity
     columns: tuple[Column, ...]
+    rewritten: bool = False
 
     @cached_property
     def key(self) -> tuple[Column, ...]:
@@ -93,7 +123,7 @@ class TableShape:
 
     def to_map(self, *, timestamp: str, lsn: int, source: str) -> dict[str, Any]:
         """Write the shape as seen at a time and a position of one database's WAL."""
-        return {
+        fields = {
             "table": self.name.table,
             "schema": str(self.name),
             "timestamp": timestamp,
@@ -104,6 +134,7 @@ class TableShape:
             "source": source,
             "columns": [column.to_map() for column in self.columns],
         }
+        return {**fields, "rewritten": True} if self.rewritten else fields
 
     @classmethod
     def from_map(cls, fields: Mapping[str, Any]) -> TableShape:
@@ -114,4 +145,5 @@ class TableShape:
             relation_id=fields["relation_id"],
             replica_identity=fields["replica_identity"],
             columns=tuple(Column.from_map(column) for column in fields["columns"]),
+            rewritten=fields.get("rewritten") is True,
         )

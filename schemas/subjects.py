@@ -13,6 +13,9 @@ LOGICAL_MESSAGES = "_message"
 GAP_PREFIX = "bridge-gap"
 """Prefix of the bridge's own message: changes are missing here, so take new snapshots."""
 
+DDL_PREFIX = "bridge-ddl"
+"""Prefix of the bridge's own message: what DDL did to published tables (`schemas.ddl`)."""
+
 Operation = Literal["INSERT", "UPDATE", "DELETE", "TRUNCATE"]
 OPERATIONS: tuple[Operation, ...] = ("INSERT", "UPDATE", "DELETE", "TRUNCATE")
 _VERBS = {operation.lower(): operation for operation in OPERATIONS}

@@ -13,7 +13,15 @@ from schemas.codecs import CODECS
 from schemas.events import Change, Event, Row
 from schemas.types import TYPES, resolve_type
 from schemas.values import NO_NATIVE_FORM, Format, reader_for
-from tests.unit.schemas.samples import CHANGES, INSERT, LONE_MESSAGE, MESSAGE, SHAPE_CHANGE
+from tests.unit.schemas.samples import (
+    CHANGES,
+    DDL_MESSAGE,
+    INSERT,
+    LONE_MESSAGE,
+    MESSAGE,
+    REWRITTEN,
+    SHAPE_CHANGE,
+)
 
 FOLDER = Path(__file__).parent / "golden"
 ENDINGS: dict[Format, str] = {"msgpack": "msgpack.hex", "json": "json"}
@@ -92,6 +100,8 @@ def events(format: Format) -> dict[str, Event]:
         **CHANGES,
         "every_type": every_type(format),
         "schema": SHAPE_CHANGE,
+        "schema_rewritten": REWRITTEN,
+        "ddl_message": DDL_MESSAGE,
         "message": MESSAGE,
         "lone_message": LONE_MESSAGE,
     }

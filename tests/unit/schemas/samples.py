@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from schemas.ddl import DdlEvent, format_ddl
 from schemas.events import Change, LogicalMessage, Place, ShapeChange
 from schemas.names import TableName
 from schemas.shapes import Column, TableShape
+from schemas.subjects import DDL_PREFIX
 from schemas.types import parse_type
 
 USERS = TableName("public", "users")
@@ -100,12 +102,35 @@ SHAPE_CHANGE = ShapeChange(
     schema_revision=3,
     source=SOURCE,
 )
+REWRITTEN = replace(
+    SHAPE_CHANGE,
+    shape=replace(
+        SHAPE,
+        columns=(*SHAPE.columns[:-1], replace(SHAPE.columns[-1], fill=["new"])),
+        rewritten=True,
+    ),
+    place=replace(PLACE, lsn=0x191C0F0, commit_lsn=0x191C0F0, xid=0, seq=1, last=True),
+    schema_revision=4,
+    alone=True,
+)
+DDL_EVENTS = (
+    DdlEvent("drop", 16_385, USERS),
+    DdlEvent("rename", 16_386, USERS, TableName("sales", "people")),
+    DdlEvent("rewrite", 16_387, USERS, reason="ALTER TABLE"),
+)
 MESSAGE = LogicalMessage(
     prefix="audit",
     content="who did it",
     transactional=True,
     place=replace(PLACE, seq=1),
     source=SOURCE,
+)
+DDL_MESSAGE = replace(
+    MESSAGE,
+    prefix=DDL_PREFIX,
+    content=format_ddl(DDL_EVENTS),
+    transactional=False,
+    place=replace(REWRITTEN.place, seq=0),
 )
 LONE_MESSAGE = replace(
     MESSAGE,

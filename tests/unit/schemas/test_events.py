@@ -97,6 +97,24 @@ def test_an_announced_shape_is_never_the_end_of_its_transaction() -> None:
     assert end.to_map()["last"] is False
 
 
+def test_a_shape_between_transactions_ends_its_place_and_has_an_id_of_its_own() -> None:
+    """Two announcements of one table at one commit LSN must not look like a resend."""
+    place = replace(SHAPE_CHANGE.place, seq=2)
+    alone = replace(SHAPE_CHANGE, place=place, alone=True)
+
+    assert alone.to_map()["last"] is True
+    assert alone.msg_id == "191bfd0-users-schema-2"
+    assert ShapeChange.from_map(alone.to_map()).alone is True
+
+
+def test_messages_between_transactions_differ_by_their_ordinal() -> None:
+    """The bridge may put several of them at one commit LSN."""
+    second = replace(LONE_MESSAGE, place=replace(LONE_MESSAGE.place, seq=1))
+
+    assert LONE_MESSAGE.msg_id == "191bfd0-_message-audit"
+    assert second.msg_id == "191bfd0-_message-audit-1"
+
+
 @pytest.mark.parametrize("change", CHANGES.values(), ids=list(CHANGES))
 def test_absent_parts_are_absent_keys(change: Change) -> None:
     """`key: null` and no `key` must not be two ways to say one thing."""

@@ -14,6 +14,7 @@ from hypothesis import given
 from jsonschema import Draft202012Validator, ValidationError
 
 from schemas.codecs import CODECS, Codec
+from schemas.ddl import format_ddl
 from schemas.events import Event
 from schemas.jsonschemas import COLUMN, FOLDER, PAYLOADS, files, write
 from schemas.names import TableName
@@ -22,11 +23,13 @@ from schemas.snapshots import Checksum, SnapshotName, failure
 from schemas.types import KINDS, TYPES
 from tests.unit.schemas.samples import (
     CHANGES,
+    DDL_EVENTS,
     DELETE,
     INSERT,
     LONE_MESSAGE,
     MESSAGE,
     MOMENT,
+    REWRITTEN,
     SHAPE,
     SHAPE_CHANGE,
     SOURCE,
@@ -43,8 +46,13 @@ NAME = SnapshotName("s1", TableName("public", "users"), 7, 5)
 SNAPSHOT: Fields = NAME.to_map()
 SAMPLES: dict[str, list[Fields]] = {
     "change": [change.to_map() for change in CHANGES.values()],
-    "schema": [SHAPE.to_map(timestamp=MOMENT, lsn=7, source=SOURCE), SHAPE_CHANGE.to_map()],
+    "schema": [
+        SHAPE.to_map(timestamp=MOMENT, lsn=7, source=SOURCE),
+        SHAPE_CHANGE.to_map(),
+        REWRITTEN.to_map(),
+    ],
     "message": [MESSAGE.to_map(), LONE_MESSAGE.to_map()],
+    "bridge-ddl": [json.loads(format_ddl(DDL_EVENTS))],
     "snapshot-request": [{}, {"from": [1], "to": [9, "x"], "columns": ["id"]}],
     "snapshot-reply": [
         NAME.accepted(),
@@ -157,8 +165,8 @@ def test_the_schema_requires_what_the_code_always_writes() -> None:
     assert required("change") == set(INSERT.to_map())
     assert required("schema") == set(SHAPE.to_map(timestamp=MOMENT, lsn=7, source=SOURCE))
     assert required("message") == set(MESSAGE.to_map())
-    assert set(COLUMN) == set(SHAPE.columns[0].to_map())
-    assert set(PAYLOADS["schema"].fields) == set(SHAPE_CHANGE.to_map())
+    assert set(COLUMN) == set(REWRITTEN.shape.columns[-1].to_map())
+    assert set(PAYLOADS["schema"].fields) == {*REWRITTEN.to_map(), "storage"}
 
 
 def _with(event: Event, **fields: Any) -> Fields:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.names import TableName
-from schemas.shapes import Column, TableShape
+from schemas.shapes import NO_FILL, Column, TableShape
 from schemas.types import KINDS, TYPES, ContractType, parse_type
 from tests.unit.schemas.samples import MOMENT, SHAPE, SOURCE
 from tests.unit.schemas.test_names import names
@@ -36,6 +37,7 @@ columns = st.builds(
     is_nullable=st.booleans(),
     column_default=st.none() | st.text(max_size=10),
     key=st.none() | st.integers(0, 31),
+    fill=st.just(NO_FILL) | st.none() | st.integers() | st.text() | st.lists(st.integers()),
 )
 shapes = st.builds(
     TableShape,
@@ -43,6 +45,7 @@ shapes = st.builds(
     relation_id=st.integers(1, 2**32 - 1),
     replica_identity=st.sampled_from(["default", "full", "index", "nothing"]),
     columns=st.lists(columns, max_size=4).map(tuple),
+    rewritten=st.booleans(),
 )
 
 
@@ -120,6 +123,33 @@ def test_moments_positions_and_defaults_leave_the_fingerprint_alone() -> None:
     assert one["fingerprint"] == other["fingerprint"]
     assert _with_column(column_default=None).fingerprint == SHAPE.fingerprint
     assert _with_column(data_type="int4").fingerprint == SHAPE.fingerprint
+
+
+def test_what_ddl_did_to_existing_rows_leaves_the_fingerprint_alone() -> None:
+    """It says how rows got their values, not what a row means."""
+    assert _with_column(fill=5).fingerprint == SHAPE.fingerprint
+    assert replace(SHAPE, rewritten=True).fingerprint == SHAPE.fingerprint
+
+
+def test_fill_and_rewritten_are_absent_keys_unless_they_say_something() -> None:
+    """`fill: null` says that existing rows hold NULL; no `fill` says nothing."""
+    plain = SHAPE.to_map(timestamp=MOMENT, lsn=1, source=SOURCE)
+    told = replace(_with_column(fill=None), rewritten=True)
+    fields = told.to_map(timestamp=MOMENT, lsn=1, source=SOURCE)
+
+    assert "rewritten" not in plain
+    assert "fill" not in plain["columns"][0]
+    assert fields["rewritten"] is True
+    assert fields["columns"][0]["fill"] is None
+    assert TableShape.from_map(fields).columns[0].fill is None
+
+
+def test_a_column_can_be_hashed_and_copied_whatever_fills_it() -> None:
+    """A fill may be a list or a map; the sentinel stays one object through pickle."""
+    filled = replace(SHAPE.columns[0], fill=[1, {"a": 2}])
+
+    assert hash(filled) == hash(SHAPE.columns[0])
+    assert pickle.loads(pickle.dumps(SHAPE.columns[0])).fill is NO_FILL
 
 
 def test_two_tables_with_the_same_qualified_text_differ() -> None:
