@@ -149,8 +149,12 @@ def histories(seed: int, kind: str) -> Iterator[dict[str, Any]]:
 
 @pytest.mark.parametrize("kind", ["int64", "text", "float64"])
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_blocks_fold_to_what_their_changes_fold_to(seed: int, kind: str) -> None:
-    """Arrow's way for most keys and Python's for the rest are one fold."""
+@pytest.mark.parametrize("buckets", [1, 5])
+def test_blocks_fold_to_what_their_changes_fold_to(seed: int, kind: str, buckets: int) -> None:
+    """Arrow's way for most keys and Python's for the rest are one fold.
+
+    A key change brings the blocks of all buckets into one fold, and those overlap.
+    """
     changes = list(histories(seed, kind))[seed * 20 :]
     expected = fold(
         Event(
@@ -162,7 +166,7 @@ def test_blocks_fold_to_what_their_changes_fold_to(seed: int, kind: str) -> None
         )
         for change in changes
     )
-    maker = BlockMaker({"t": plan(kind)})
+    maker = BlockMaker({"t": plan(kind, buckets)})
     halves = [make(maker, changes[:90]), make(maker, changes[90:], first=91)]
 
     keys = keyed(kind)
