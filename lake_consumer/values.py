@@ -4,6 +4,9 @@ The contract's own readers are used again for values that travelled as text: wha
 or only JSON could not hold (a bytea in JSON, a NaN) still becomes native here. What no column can
 hold (an infinite date, a NaN in a decimal, an array deeper than its column) becomes PostgreSQL's
 own text in the row's text map, and its column is null. Nothing is rounded and nothing is guessed.
+
+A column of documents holds their text without whitespace between tokens, whether they travelled
+natively or as text: digits, the order of keys and duplicate keys are PostgreSQL's.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from decimal import Decimal, InvalidOperation, localcontext
 from typing import Any
 
 from schemas.types import ContractType, Kind
-from schemas.values import NO_NATIVE_FORM, Value, reader_for
+from schemas.values import NO_NATIVE_FORM, Value, compact_json, read_array, reader_for
 
 _NEVER_TEXT: frozenset[Kind] = frozenset(
     {"bool", "int16", "int32", "int64", "uint32", "float32", "float64", "text", "uuid", "time"}
@@ -30,10 +33,31 @@ def may_be_text(type: ContractType) -> bool:
 
 def from_text(type: ContractType, text: str) -> Value:
     """Read PostgreSQL's text of a value; `NO_NATIVE_FORM` where only the text is exact."""
+    if type.kind == "json":
+        return _json_text(text)
+    if type.element is not None and type.element.kind == "json":
+        return _json_texts(text)
     if type.spark == "string":
         return text
     value = reader_for(type, "msgpack")(text)
     return value if value is NO_NATIVE_FORM else from_contract(type, value)
+
+
+_read_json = reader_for(ContractType("json"), "msgpack")
+
+
+def _json_text(text: str) -> str:
+    """Spell a document as `dump_json` does, with every token as PostgreSQL wrote it."""
+    value = _read_json(text)
+    return compact_json(text) if value is NO_NATIVE_FORM else dump_json(value)
+
+
+def _json_texts(text: str) -> Value:
+    """Read an array of documents; the column holds their text, so any of them can be an element."""
+    documents = read_array(text, _json_text)
+    if documents is NO_NATIVE_FORM or any(isinstance(item, list) for item in documents):
+        return NO_NATIVE_FORM
+    return documents
 
 
 def from_contract(type: ContractType, value: Value) -> Value:
@@ -89,8 +113,8 @@ def _list(element: ContractType, value: Value) -> Value:
         return NO_NATIVE_FORM
     items = []
     for item in value:
-        deeper = isinstance(item, list) and element.kind != "json"
-        native = NO_NATIVE_FORM if deeper else from_contract(element, item)
+        # A list is one more dimension, also of documents: one that is a list travels as text.
+        native = NO_NATIVE_FORM if isinstance(item, list) else from_contract(element, item)
         if native is NO_NATIVE_FORM:
             return NO_NATIVE_FORM
         items.append(native)
@@ -121,10 +145,9 @@ def to_text(type: ContractType, value: Value) -> str:
 def _item(array: ContractType, item: Value) -> str:
     if item is None:
         return "NULL"
-    element = array.element
-    if isinstance(item, list) and element is not None and element.kind != "json":
+    if isinstance(item, list):
         return to_text(array, item)
-    text = to_text(element or array, item)
+    text = to_text(array.element or array, item)
     if text and text.upper() != "NULL" and not set(text) & set('{}," \\\t\n\r\v\f'):
         return text
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

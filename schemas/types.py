@@ -44,11 +44,20 @@ def _pattern(whole: str) -> JsonSchema:
 _DAY = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
 _MOMENT = _DAY + r"T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?"
 
+_INT64_RULE = "in JSON messages, integers beyond 2^53 are text"
+_JSON_RULE = (
+    "any JSON value in which every token comes back exactly: else text (a number that is not"
+    " written in its shortest form, such as 2.50 or 1e2; an integer beyond 64 bits, in JSON"
+    " messages beyond 2^53; duplicate keys; a lone surrogate; a top-level null; nesting deeper"
+    " than 100). Whitespace between tokens and the way strings are escaped are not part of the"
+    " value"
+)
+
 KINDS: Mapping[Kind, KindRow] = {
     "bool": KindRow({"type": "boolean"}, "boolean"),
     "int16": KindRow(_integer(16), "int"),
     "int32": KindRow(_integer(32), "int"),
-    "int64": KindRow(_integer(64), "bigint"),
+    "int64": KindRow({"description": _INT64_RULE, **_integer(64)}, "bigint"),
     "uint32": KindRow({"type": "integer", "minimum": 0, "maximum": (1 << 32) - 1}, "bigint"),
     "float32": KindRow({"type": "number"}, "float"),
     "float64": KindRow({"type": "number"}, "double"),
@@ -60,7 +69,7 @@ KINDS: Mapping[Kind, KindRow] = {
     "timestamptz": KindRow(_pattern(f"{_MOMENT}Z"), "timestamp"),
     "time": KindRow(_TEXT, "string"),
     "binary": KindRow({"description": "MessagePack bin"}, "binary"),
-    "json": KindRow({}, "string"),
+    "json": KindRow({"description": _JSON_RULE}, "string"),
     "list": KindRow({"type": "array"}, "array"),
 }
 

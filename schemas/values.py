@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import struct
 from collections.abc import Callable, Mapping
-from decimal import Decimal, InvalidOperation
+from itertools import accumulate
 from typing import Any, Final, Literal
 
 from schemas.types import ContractType, Kind
@@ -47,12 +48,16 @@ MAX_JSON_DEPTH = 100
 """Deeper documents travel as text: MessagePack readers of several languages stop near 500."""
 
 
+MAX_JSON_INTEGER = 1 << 53
+"""JSON readers of most languages hold numbers as doubles: beyond this, integers are text."""
+
+
 def reader_for(column_type: ContractType, format: Format) -> Reader:
     """Choose the reader once per column; it is then called once per value."""
     if column_type.element is not None:
         element = reader_for(column_type.element, format)
         if column_type.element.kind == "json":
-            element = _read_json_element
+            element = _element_reader(element)
         return lambda text: read_array(text, element)
     return (_JSON_READERS if format == "json" else _READERS)[column_type.kind]
 
@@ -67,6 +72,11 @@ def _read_text(text: str) -> Value:
 
 def _always_text(_: str) -> Value:
     return NO_NATIVE_FORM
+
+
+def _read_json_int64(text: str) -> Value:
+    value = int(text)
+    return value if -MAX_JSON_INTEGER <= value <= MAX_JSON_INTEGER else NO_NATIVE_FORM
 
 
 def _read_finite_float(text: str) -> Value:
@@ -118,26 +128,29 @@ class _Inexact(Exception):
     """A JSON document that a native map would alter."""
 
 
+_SHORT_DIGITS = 15
+"""An integer of at most so many characters is below 2^53 and needs no further check."""
 _INT64_DIGITS = len(str(-(1 << 63)))
 
 
-def _exact_int(text: str) -> int:
-    # The length first: int() refuses texts of more than 4,300 digits, and jsonb writes 1e5000 out.
-    if len(text) > _INT64_DIGITS or text == "-0":
-        raise _Inexact
-    value = int(text)
-    if not -(1 << 63) <= value < 1 << 63:
-        raise _Inexact
-    return value
+def _int_within(low: int, high: int) -> Callable[[str], int]:
+    def exact_int(text: str) -> int:
+        if len(text) <= _SHORT_DIGITS and text != "-0":
+            return int(text)
+        # The length first: int() rejects texts of more than 4,300 digits, and jsonb writes 1e5000
+        # with all its zeros.
+        if len(text) > _INT64_DIGITS or text == "-0" or not low <= (value := int(text)) <= high:
+            raise _Inexact
+        return value
+
+    return exact_int
 
 
 def _exact_float(text: str) -> float:
+    # `2.50`, `1e2` and `0.00001` name a double too, but nobody can tell from it how they were
+    # written: only the shortest digits, as Python and most languages write them, come back.
     value = float(text)
-    try:
-        exact = math.isfinite(value) and Decimal(repr(value)) == Decimal(text)
-    except InvalidOperation:  # an exponent beyond what Decimal holds
-        exact = False
-    if not exact:
+    if repr(value) != text:
         raise _Inexact
     return value
 
@@ -149,52 +162,64 @@ def _unique_keys(pairs: list[tuple[str, Value]]) -> dict[str, Value]:
     return document
 
 
-_JSON_DECODER = json.JSONDecoder(
-    parse_int=_exact_int,
-    parse_float=_exact_float,
-    object_pairs_hook=_unique_keys,
-)
+def _json_reader(low: int, high: int) -> Reader:
+    """Make a reader of documents whose integers lie within these bounds.
+
+    Every token comes back: digits, the order of keys, duplicate keys. Whitespace between tokens and
+    the way in which a string is escaped (`\\u0041` for `A`) are no part of the value.
+    """
+    decode = json.JSONDecoder(
+        parse_int=_int_within(low, high),
+        parse_float=_exact_float,
+        object_pairs_hook=_unique_keys,
+    ).decode
+
+    def read_json(text: str) -> Value:
+        if text.count("[") + text.count("{") > MAX_JSON_DEPTH and _depth(text) > MAX_JSON_DEPTH:
+            return NO_NATIVE_FORM
+        try:
+            value = decode(text)
+            if "\\u" in text:
+                # A lone surrogate is legal in type json and has no UTF-8 form.
+                json.dumps(value, ensure_ascii=False).encode()
+        except (_Inexact, UnicodeEncodeError):
+            return NO_NATIVE_FORM
+        # A JSON null is a value; sent as null it would read as SQL NULL, which is none.
+        return NO_NATIVE_FORM if value is None else value
+
+    return read_json
 
 
-def _read_json(text: str) -> Value:
-    if text.count("[") + text.count("{") > MAX_JSON_DEPTH and _depth(text) > MAX_JSON_DEPTH:
-        return NO_NATIVE_FORM
-    try:
-        value = _JSON_DECODER.decode(text)
-        if "\\u" in text:
-            # A lone surrogate is legal in type json and has no UTF-8 form.
-            json.dumps(value, ensure_ascii=False).encode()
-    except (_Inexact, UnicodeEncodeError):
-        return NO_NATIVE_FORM
-    # A JSON null is a value; sent as null it would read as SQL NULL, which is none.
-    return NO_NATIVE_FORM if value is None else value
+def _element_reader(read_document: Reader) -> Reader:
+    """Make a reader of documents in an array.
+
+    A list in it could not be told from one more dimension: '{"[1]"}' and '{{1}}' are two values.
+    """
+
+    def read_element(text: str) -> Value:
+        value = read_document(text)
+        return NO_NATIVE_FORM if isinstance(value, list) else value
+
+    return read_element
 
 
-def _read_json_element(text: str) -> Value:
-    # In a list it could not be told from one more dimension: '{"[1]"}' and '{{1}}' are two values.
-    value = _read_json(text)
-    return NO_NATIVE_FORM if isinstance(value, list) else value
+_JSON_STRING = r'"[^"\\]*(?:\\.[^"\\]*)*"'
+_JSON_STRINGS = re.compile(_JSON_STRING)
+_NOT_BRACKETS = re.compile(r"[^][{}]+")
+_STEPS: Mapping[str, int] = {"[": 1, "{": 1, "]": -1, "}": -1}
 
 
 def _depth(text: str) -> int:
-    depth = deepest = 0
-    inside_string = escaped = False
-    for char in text:
-        if inside_string:
-            if escaped:
-                escaped = False
-            elif char == "\\":
-                escaped = True
-            elif char == '"':
-                inside_string = False
-        elif char == '"':
-            inside_string = True
-        elif char in "[{":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif char in "]}":
-            depth -= 1
-    return deepest
+    brackets = _NOT_BRACKETS.sub("", _JSON_STRINGS.sub("", text))
+    return max(accumulate(map(_STEPS.__getitem__, brackets)), default=0)
+
+
+_JSON_SPACES = re.compile(rf"({_JSON_STRING})|[ \t\n\r]+")
+
+
+def compact_json(text: str) -> str:
+    """Leave out the whitespace between the tokens of a document, and nothing else."""
+    return _JSON_SPACES.sub(r"\1", text)
 
 
 _READERS: Mapping[Kind, Reader] = {
@@ -213,13 +238,15 @@ _READERS: Mapping[Kind, Reader] = {
     "timestamptz": _read_timestamptz,
     "time": _read_text,
     "binary": _read_bytea,
-    "json": _read_json,
+    "json": _json_reader(-(1 << 63), (1 << 63) - 1),
 }
 _JSON_READERS: Mapping[Kind, Reader] = {
     **_READERS,
+    "int64": _read_json_int64,
     "float32": _read_finite_float4,
     "float64": _read_finite_float,
     "binary": _always_text,
+    "json": _json_reader(-MAX_JSON_INTEGER, MAX_JSON_INTEGER),
 }
 
 

@@ -16,9 +16,9 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from lake_consumer.values import from_contract
+from lake_consumer.values import from_contract, from_text
 from schemas.types import ContractType
-from schemas.values import NO_NATIVE_FORM, reader_for
+from schemas.values import NO_NATIVE_FORM, compact_json, reader_for
 
 Cell = Any
 Row = tuple[Cell, ...]
@@ -44,6 +44,8 @@ def text_reader(type: ContractType) -> TextReader:
         return lambda text: text
     if type.element is None and type.kind in _INTEGERS:
         return lambda text: None if text is None else int(text)
+    if (type.element or type).kind == "json":
+        return _json_reader(type)
     if type.element is None and type.kind in _QUICK:
         return _QUICK[type.kind](type)
     return _any_reader(type)
@@ -61,6 +63,19 @@ def _any_reader(type: ContractType) -> TextReader:
             return text if type.spark == "string" else InText(text)
         native = from_contract(type, value)
         return InText(_plain(value)) if native is NO_NATIVE_FORM else cell(native)
+
+    return convert
+
+
+def _json_reader(type: ContractType) -> TextReader:
+    """Read documents, or arrays of them, as the lake does where they travel as text."""
+    cell, noted = lake_reader(type), noted_reader(type)
+
+    def convert(text: str | None) -> Cell:
+        if text is None:
+            return None
+        native = from_text(type, text)
+        return noted(text) if native is NO_NATIVE_FORM else cell(native)
 
     return convert
 
@@ -164,7 +179,18 @@ def _bytes(value: bytes | bytearray | None) -> Cell:
     return None if value is None else bytes(value)
 
 
-_BY_KIND: Mapping[str, LakeReaderOf] = {"uuid": _uuid, "float32": _float4, "float64": _float8}
+def _document(value: str | None) -> Cell:
+    # Whitespace between tokens is no part of a document. Nothing else may be evened out here:
+    # PostgreSQL's 2.50 and a lake's 2.5 are two values.
+    return None if value is None else compact_json(value)
+
+
+_BY_KIND: Mapping[str, LakeReaderOf] = {
+    "uuid": _uuid,
+    "float32": _float4,
+    "float64": _float8,
+    "json": _document,
+}
 _BY_SPARK: Mapping[str, LakeReaderOf] = {
     "date": _iso,
     "timestamp": _iso,

@@ -65,7 +65,7 @@ WITHOUT_NATIVE_FORM = {
     "timestamp": "0044-03-15 00:00:00 BC",
     "timestamptz": "10000-01-01 00:00:00+00",
     "json": '{"a": 1, "a": 2}',
-    "jsonb": "12345678901234567890",
+    "jsonb": '{"id": 9007199254740993, "price": 2.50}',
 }
 ARRAYS = {
     "int4": "{{1,2},{3,NULL}}",

@@ -131,6 +131,7 @@ JSON_NUMBERS = (
         st.just("") | _joined(".", DIGITS),
         st.sampled_from(["", "e5", "E-5", "e+22", "e23", "e308", "e400", "e-400"]),
     )
+    | st.decimals(-1000, 1000, places=2).map(str)
 )
 JSON_STRINGS = st.tuples(TEXT, st.booleans()).map(
     lambda drawn: json.dumps(drawn[0], ensure_ascii=drawn[1])
@@ -147,6 +148,7 @@ JSON = st.recursive(
     max_leaves=6,
 )
 HARD_JSON = (
+    *("2.50", '{"price": 2.50, "n": [1.0, 1]}', "100.0", "1e2", "1E400", "0.00001", "1e-05"),
     *("null", "true", "0", "-0", "-0.0", "1.0", "1.10", '""', '"null"', "[]", "{}", " [ 1 , 2 ] "),
     *('{"a": 1, "a": 2}', '{"a": {"b": null, "b": null}}', "[null]", '{"": {"": []}}'),
     *("9223372036854775807", "9223372036854775808", "-9223372036854775808", "-9223372036854775809"),

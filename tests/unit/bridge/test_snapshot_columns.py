@@ -16,6 +16,7 @@ from bridge.protocol.copylines import Lines
 from bridge.snapshot.columns import Block, BlockPacker, cut_lines, plain_packer
 from schemas.shapes import Column
 from schemas.types import TEXT, ContractType, Kind
+from tests.property.cases import HARD_JSON, JSON
 from tests.support.native import both_ways, needs_native
 from tests.unit.bridge.test_snapshot_chunks import escape
 
@@ -34,6 +35,7 @@ VALUES: dict[Kind, st.SearchStrategy[str]] = {
     "decimal": st.decimals(allow_nan=False, allow_infinity=False).map(Decimal.__str__),
     "text": st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])),
     "float64": st.floats().map(repr),
+    "json": JSON | st.sampled_from(HARD_JSON),
     "date": DATES,
     "timestamp": MOMENTS | st.sampled_from(ODD_MOMENTS),
     "timestamptz": MOMENTS.map(lambda at: f"{at}+00")

@@ -93,6 +93,16 @@ def test_values_without_a_native_form_are_in_the_text_map() -> None:
     }
 
 
+def test_a_document_is_spelled_alike_however_it_travelled() -> None:
+    """As text because the row before it held 2.50, or natively: it is one value in the lake."""
+    sent = {"operation": "UPDATE", "data": {**ROW, "doc": '{"a": [1]}'}, "text": ["doc"]}
+
+    [native, text] = decode({"data": ROW}, {**sent, "old": {**ROW, "doc": '{"a": [2.50, 1]}'}})
+
+    assert text["new"] == native["new"]
+    assert text["old"]["doc"] == '{"a":[2.50,1]}'
+
+
 def test_json_messages_give_the_same_rows() -> None:
     """The format is the bridge's choice; the lake must not show it."""
     in_json = {**ROW, "raw": "\\x00"}

@@ -25,7 +25,7 @@ from schemas.values import NO_NATIVE_FORM, read_array, reader_for
         ("json", None, None),
         ("list<int32>", [1, None, 3], [1, None, 3]),
         ("list<decimal(4,1)>", ["1.5"], [Decimal("1.5")]),
-        ("list<json>", [[1, 2], {"a": 1}], ["[1,2]", '{"a":1}']),
+        ("list<json>", ["x", {"a": 1}, None], ['"x"', '{"a":1}', None]),
     ],
 )
 def test_a_value_becomes_what_its_column_holds(type: str, value: object, native: object) -> None:
@@ -45,6 +45,7 @@ def test_a_value_becomes_what_its_column_holds(type: str, value: object, native:
         ("timestamptz", "-infinity"),
         ("timestamp", "0044-03-15 00:00:00 BC"),
         ("list<int32>", [[1, 2], [3, 4]]),
+        ("list<json>", [[1], [{"a": 2}]]),
         ("list<decimal(4,2)>", ["1.00", "NaN"]),
     ],
 )
@@ -58,7 +59,16 @@ def test_a_value_its_column_cannot_hold_is_never_rounded(type: str, value: objec
     [
         ("binary", "\\x00ff", b"\x00\xff"),
         ("float64", "-Infinity", float("-inf")),
-        ("json", '{"n": 123456789012345678901234567890}', None),
+        ("json", '{"n":\t2.50, "s": "a  b\\" : c"}', '{"n":2.50,"s":"a  b\\" : c"}'),
+        ("json", '{"n": 9007199254740993, "s": "\\u0041"}', '{"n":9007199254740993,"s":"A"}'),
+        ("json", '{"a": 1, "a": 2}', '{"a":1,"a":2}'),
+        ("json", "[" * 5_000 + "]" * 5_000, None),
+        ("json", "null", None),
+        (
+            "list<json>",
+            '{null,NULL,"[1, 2.50]","{\\"a\\": 1}"}',
+            ["null", None, "[1,2.50]", '{"a":1}'],
+        ),
         ("decimal", "NaN", None),
     ],
 )
@@ -71,8 +81,9 @@ def test_text_is_read_where_only_the_wire_could_not_hold_it(
 
 @pytest.mark.parametrize(
     ("type", "text"),
-    [("date", "infinity"), ("timestamp", "294276-12-31 23:59:59"), ("list<int32>", "[0:1]={1,2}")],
-)
+    [("date", "infinity"), ("timestamp", "294276-12-31 23:59:59"), ("list<int32>", "[0:1]={1,2}"),
+     ("list<json>", "[0:1]={1,2}"), ("list<json>", "{{1},{2.50}}")],
+)  # fmt: skip
 def test_text_that_no_column_holds_stays_text(type: str, text: str) -> None:
     """PostgreSQL's own text is always exact."""
     assert from_text(parse_type(type), text) is NO_NATIVE_FORM
@@ -87,6 +98,7 @@ def test_text_that_no_column_holds_stays_text(type: str, text: str) -> None:
         ("list<bool>", "{{t,f}}"),
         ("list<binary>", '{{"\\\\x00ff"}}'),
         ("list<timestamptz>", '{{"2025-12-08 13:45:21+00"}}'),
+        ("list<json>", '{{1},{"\\"x\\""}}'),
     ],
 )
 def test_a_deep_array_is_written_as_postgresql_writes_it(type: str, text: str) -> None:

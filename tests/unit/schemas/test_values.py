@@ -11,7 +11,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from schemas.types import ContractType, Kind, parse_type
-from schemas.values import MAX_JSON_DEPTH, NO_NATIVE_FORM, Format, read_array, reader_for
+from schemas.values import (
+    MAX_JSON_DEPTH,
+    NO_NATIVE_FORM,
+    Format,
+    compact_json,
+    read_array,
+    reader_for,
+)
 
 FORMATS: tuple[Format, ...] = ("msgpack", "json")
 
@@ -43,6 +50,12 @@ def read(type_text: str, text: str, format: Format = "msgpack") -> Any:
         ("json", '"\\u0000"', "\0"),
         ("json", '{"a": [1, 2.5, null, "x"]}', {"a": [1, 2.5, None, "x"]}),
         ("json", "9223372036854775807", 2**63 - 1),
+        ("json", "2.5", 2.5),
+        ("json", "1.0", 1.0),
+        ("json", "-0.0", -0.0),
+        ("json", "1e+22", 1e22),
+        ("json", "0.30000000000000004", 0.1 + 0.2),
+        ("json", '"\\u0041\\/ 2.50"', "A/ 2.50"),
     ],
 )
 def test_a_value_with_a_native_form_gets_it(kind: Kind, text: str, value: object) -> None:
@@ -75,6 +88,12 @@ def test_a_value_with_a_native_form_gets_it(kind: Kind, text: str, value: object
         ("json", "1e-99999999999999999999"),
         ("json", "0e99999999999999999999"),
         ("json", "0.1000000000000000000001"),
+        ("json", "2.50"),
+        ("json", '{"price": {"net": [2.50]}}'),
+        ("json", "1e2"),
+        ("json", "1E+22"),
+        ("json", "0.00001"),
+        ("json", "10000000000000000.0"),
         ("json", '{"a": 1, "a": 2}'),
         ("json", '{"a": {"b": 1, "b": 1}}'),
         ("json", '"\\ud800"'),
@@ -95,6 +114,27 @@ def test_a_json_null_is_told_from_sql_null(format: Format) -> None:
     assert read("list<json>", "{null,NULL}", format) is NO_NATIVE_FORM
     assert read("list<json>", "{NULL}", format) == [None]
     assert read("json", "[null]", format) == [None]
+
+
+@pytest.mark.parametrize("number", [2**53, -(2**53), 2**53 + 1, -(2**53) - 1, 2**63 - 1])
+def test_integers_that_a_double_may_round_stay_text_in_json(number: int) -> None:
+    """Most JSON readers hold numbers as doubles; the ids of many services are larger."""
+    is_text = abs(number) > 2**53
+
+    for kind, wrap in (("int64", "{}"), ("json", "[{}]"), ("list<int64>", "{{{}}}")):
+        text = wrap.format(number)
+        assert (read(kind, text, "json") is NO_NATIVE_FORM) is is_text
+        assert read(kind, text) is not NO_NATIVE_FORM
+
+
+@pytest.mark.parametrize("depth", [MAX_JSON_DEPTH + 1, 1_000, 200_000])
+@pytest.mark.parametrize(("before", "after"), [("[", "]"), ('{"a":', "}"), ('{"[{":[', "]}")])
+def test_no_depth_is_too_deep(depth: int, before: str, after: str) -> None:
+    """PostgreSQL takes what its stack allows; a reader must neither fail nor take long."""
+    text = before * depth + "1" + after * depth
+
+    assert read("json", text) is NO_NATIVE_FORM
+    assert compact_json(text.replace(":", " : ")) == text
 
 
 def test_brackets_inside_json_strings_are_not_depth() -> None:

@@ -57,7 +57,10 @@ def test_every_unseen_id_is_within_the_bounds() -> None:
         ("float32", "0.1", 0.10000000149011612),
         ("decimal(10,2)", "1.50", Decimal("1.50")),
         ("json", '{"a": 1, "b": [1.5]}', '{"a":1,"b":[1.5]}'),
-        ("json", '{"n": 123456789012345678901}', '{"n": 123456789012345678901}'),
+        ("json", '{"n": 123456789012345678901}', '{"n":123456789012345678901}'),
+        ("json", '{"n": 2.50, "s": ", "}', '{"n": 2.50, "s": ", "}'),
+        ("json", '{"n": 2.50, "s": ", "}', '{"n":2.50,"s":", "}'),
+        ("list<json>", '{"{\\"n\\": 2.50}",NULL}', ['{"n":2.50}', None]),
         ("list<int32>", "{1,NULL}", [1, None]),
         ("binary", "\\x00ff", b"\x00\xff"),
         ("uuid", KEY, UUID(KEY)),
@@ -74,12 +77,31 @@ def test_text_and_native_value_are_one_cell(type: str, text: str, lake: Any) -> 
 
 
 @pytest.mark.parametrize(
+    ("text", "lake"),
+    [
+        ('{"n": 2.50}', '{"n":2.5}'),
+        ('{"n": 1.0}', '{"n":1}'),
+        ('{"n": 1e2}', '{"n":100.0}'),
+        ('{"a": 1, "a": 2}', '{"a":2}'),
+        ('{"b": 1, "a": 2}', '{"a":2,"b":1}'),
+        ('{"s": "a b"}', '{"s":"ab"}'),
+    ],
+)
+def test_documents_that_differ_in_a_token_are_two_cells(text: str, lake: str) -> None:
+    """A lake that holds 2.5 for PostgreSQL's 2.50 is not equal, and a report must say so."""
+    document = parse_type("json")
+
+    assert text_reader(document)(text) != lake_reader(document)(lake)
+
+
+@pytest.mark.parametrize(
     ("type", "text", "noted"),
     [
         ("date", "infinity", "infinity"),
         ("decimal(10,2)", "NaN", "NaN"),
         ("list<float64>", "{{1e+15},{2}}", "{{1000000000000000},{2}}"),
         ("list<int32>", "[2:3]={1,2}", "[2:3]={1,2}"),
+        ("list<json>", '{{"{\\"a\\": 1}"},{2}}', '{{"{\\"a\\":1}"},{2}}'),
     ],
 )
 def test_a_text_beside_the_column_is_read_as_far_as_it_can_be(
