@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from lake_consumer.columns import Columns, LakeColumn
 from lake_consumer.errors import IncompatibleShape
@@ -19,9 +20,13 @@ from schemas.types import ContractType
 
 @dataclass(frozen=True, slots=True)
 class AddColumn:
-    """A column the table does not have yet."""
+    """A column the table does not have yet.
+
+    `default` is the JSON of an Iceberg literal that rows without the column are read with.
+    """
 
     column: LakeColumn
+    default: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +83,17 @@ def _digits(spark_decimal: str) -> tuple[int, int]:
     return int(precision), int(scale)
 
 
-def plan_mirror(table: str, held: Columns, wanted: Columns) -> list[Step]:
-    """Make `held` look like `wanted`. Dropping comes first: a new column may reuse the name."""
+def plan_mirror(
+    table: str, held: Columns, wanted: Columns, defaults: Mapping[int, Any] = {}
+) -> list[Step]:
+    """Make `held` look like `wanted`. Dropping comes first: a new column may reuse the name.
+
+    `defaults` are what rows that exist hold in added columns, by attnum.
+    """
     kept = {column.position for column in wanted}
     drops: list[Step] = [DropColumn(column) for column in held if column.position not in kept]
     staying = tuple(column for column in held if column.position in kept)
-    return [*drops, *_follow(table, staying, wanted)]
+    return [*drops, *_follow(table, staying, wanted, defaults)]
 
 
 def plan_rebuild(held: Columns, wanted: Columns, *, anew: bool = False) -> list[Step]:
@@ -164,13 +174,15 @@ def renames_in(shapes: Mapping[int, TableShape], columns: Columns) -> Renames:
     }
 
 
-def _follow(table: str, held: Columns, wanted: Columns) -> list[Step]:
+def _follow(
+    table: str, held: Columns, wanted: Columns, defaults: Mapping[int, Any] = {}
+) -> list[Step]:
     before = {column.position: column for column in held}
     steps: list[Step] = _renames(before, wanted)
     for column in wanted:
         old = before.get(column.position)
         if old is None:
-            steps.append(AddColumn(column))
+            steps.append(AddColumn(column, defaults.get(column.position)))
         elif old.type != column.type:
             steps.append(_widen(table, old, column))
     return steps

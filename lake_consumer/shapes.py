@@ -26,11 +26,21 @@ class ShapeBook:
     def __init__(self, fallback: Fallback) -> None:
         self._fallback = fallback
         self._known: dict[tuple[TableName, int], TableShape] = {}
+        self._announced: dict[tuple[TableName, int], int] = {}
 
-    def learn(self, fields: Mapping[str, Any], revision: int) -> TableShape:
+    def learn(
+        self, fields: Mapping[str, Any], revision: int, sequence: int | None = None
+    ) -> TableShape:
+        """Learn a shape; `sequence` is where the stream announces it, if it was read there."""
         shape = TableShape.from_map(fields)
         self._known[shape.name, revision] = shape
+        if sequence is not None:
+            self._announced[shape.name, revision] = sequence
         return shape
+
+    def announced_at(self, table: TableName, revision: int) -> int | None:
+        """The stream sequence of a revision's announcement; None if it was found elsewhere."""
+        return self._announced.get((table, revision))
 
     def learn_properties(self, properties: Mapping[str, str]) -> TableShape | None:
         """Learn the shape a lake table says it has."""
@@ -54,7 +64,17 @@ class ShapeBook:
 
 def shape_properties(shape: TableShape, revision: int) -> dict[str, str]:
     fields = shape.to_map(timestamp="", lsn=0, source="")
-    return {SHAPE_PROPERTY: json.dumps(fields), REVISION_PROPERTY: str(revision)}
+    return {
+        SHAPE_PROPERTY: json.dumps(fields, default=_text_of_bytes),
+        REVISION_PROPERTY: str(revision),
+    }
+
+
+def _text_of_bytes(value: Any) -> str:
+    """Write a bytea `fill` as PostgreSQL does: JSON has no bytes."""
+    if isinstance(value, bytes):
+        return f"\\x{value.hex()}"
+    raise TypeError(f"a shape holds a {type(value).__name__}")
 
 
 def held_revision(properties: Mapping[str, str]) -> int:

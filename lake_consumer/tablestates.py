@@ -7,24 +7,31 @@ seen, so that whoever starts next goes on where the last one was. The log itself
 |---|---|---|
 | live    | follows every batch; a table without a key has none | |
 | loading | waits for a snapshot, cannot be read | when the snapshot and what followed it are in |
-| parked  | waits for a person, cannot be read   | by `resync`, or when the table is made anew |
+| parked  | waits for a person, cannot be read   | by `resync`, or when the table is created or \
+rewritten again |
+
+A schema message with `rewritten` says that existing rows changed without change messages: from its
+place on, only a snapshot whose `cdc_sequence` is at or after it counts.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from lake_consumer.batches import describe_gaps
 from lake_consumer.evolution import can_hold
-from schemas.shapes import TableShape
+from lake_consumer.fills import default_of, has_fill
+from schemas.shapes import NO_FILL, Column, TableShape
 
 STATE_PROPERTY = "bridge.state"
 REASON_PROPERTY = "bridge.state-reason"
 SINCE_PROPERTY = "bridge.load-since"
 AFTER_PROPERTY = "bridge.load-after"
+REWRITTEN_PROPERTY = "bridge.rewritten-revision"
+"""The newest revision with `rewritten` that the table's state has taken into account."""
 GAPS_PROPERTY = "bridge.gaps"
 RESYNC_PREFIX = "bridge.resync."
 """On `_bridge.resyncs`, with the table's token: somebody wants its mirror to be built anew."""
@@ -84,17 +91,34 @@ def parked(reason: str) -> TableState:
     return TableState("parked", reason)
 
 
-def first_state(shape: TableShape, first_sight: FirstSight, since: int) -> TableState:
-    """Of a table that the lake has not seen before."""
+def first_state(
+    shape: TableShape, first_sight: FirstSight, since: int, announced: int | None = None
+) -> TableState:
+    """Of a table that the lake has not seen before.
+
+    `announced` is the stream sequence of the message that announces the shape, if it is known.
+    """
     if first_sight == "stream" or not shape.key:
         return LIVE
+    if shape.rewritten and announced is not None:
+        since = max(since, announced)
     return loading("first sight of the table", since)
 
 
 def next_state(
-    state: TableState, before: TableShape, after: TableShape, *, since: int, can_load: bool
+    state: TableState,
+    before: TableShape,
+    after: TableShape,
+    *,
+    since: int,
+    can_load: bool,
+    has_defaults: bool = False,
+    rewritten: bool = False,
 ) -> TableState:
-    """Of a table that changed its shape."""
+    """Of a table whose schema changed, or whose rows were `rewritten`, at stream sequence `since`.
+
+    `has_defaults` tells whether the mirror's format knows the default of an added column.
+    """
     if not after.key:
         return LIVE
     if before.relation_id != after.relation_id:
@@ -103,13 +127,16 @@ def next_state(
             f" became {after.relation_id})"
         )
         return loading(why, since) if can_load else parked(why)
-    if not state.is_live:
+    if state.kind == "parked" and not (rewritten and can_load):
         return state
-    if why := why_incompatible(before, after):
-        return parked(why)
-    if why := why_rebuild(before, after):
-        return loading(why, since) if can_load else parked(why)
-    return LIVE
+    why = "values of existing rows changed without change messages" if rewritten else ""
+    why = why_incompatible(before, after) or why_rebuild(before, after, has_defaults) or why
+    if not why:
+        return state
+    if state.kind == "loading":
+        # A snapshot from before this place shows the rows as they were.
+        return replace(state, reason=why, since=max(state.since, since))
+    return loading(why, since) if can_load else parked(why)
 
 
 def why_incompatible(before: TableShape, after: TableShape) -> str:
@@ -123,7 +150,7 @@ def why_incompatible(before: TableShape, after: TableShape) -> str:
     return ", ".join(changed) + ", which Iceberg cannot do in place" if changed else ""
 
 
-def why_rebuild(before: TableShape, after: TableShape) -> str:
+def why_rebuild(before: TableShape, after: TableShape, has_defaults: bool = False) -> str:
     """Say why the rows there are would no longer be PostgreSQL's; empty where they are."""
     if [column.position for column in before.key] != [column.position for column in after.key]:
         return "the table's key changed"
@@ -131,11 +158,17 @@ def why_rebuild(before: TableShape, after: TableShape) -> str:
     filled = [
         column.name
         for column in after.columns
-        # Rows that were there have the default of that time, and no change says so.
-        if column.position not in known
-        and (column.column_default is not None or not column.is_nullable)
+        if column.position not in known and not _is_followed(column, has_defaults)
     ]
     return f"column {', '.join(filled)} was added with a value for every row" if filled else ""
+
+
+def _is_followed(added: Column, has_defaults: bool) -> bool:
+    """Whether a mirror can add a column and give existing rows what PostgreSQL gave them."""
+    if added.fill is NO_FILL:
+        # A bridge that does not say: rows that existed have the default of that time, if any.
+        return added.column_default is None and added.is_nullable
+    return not has_fill(added) or (has_defaults and default_of(added) is not None)
 
 
 def why_unusable(taken: TableShape, newest: TableShape) -> str:

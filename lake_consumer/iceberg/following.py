@@ -14,14 +14,25 @@ from collections.abc import Mapping
 from lake_consumer.columns import columns_of
 from lake_consumer.errors import ShapeUnknown
 from lake_consumer.evolution import plan_log, plan_mirror, plan_rebuild
+from lake_consumer.fills import defaults_of
 from lake_consumer.iceberg.names import log_of, mirror_of
 from lake_consumer.iceberg.states import StateBook
 from lake_consumer.iceberg.tables import LakeTables, Table
 from lake_consumer.iceberg.types import log_schema, mirror_schema
 from lake_consumer.logs import info
 from lake_consumer.shapes import ShapeBook, held_revision, shape_properties
+from lake_consumer.tablestates import REWRITTEN_PROPERTY
 from schemas.names import TableName
 from schemas.shapes import TableShape
+
+
+def _rewritten(shape: TableShape, revision: int, announced: int | None) -> dict[str, str]:
+    """Note that a table's state takes this revision's `rewritten` into account.
+
+    Only the stream says at which place rows changed; a shape found elsewhere does not count.
+    """
+    is_counted = shape.rewritten and announced is not None
+    return {REWRITTEN_PROPERTY: str(revision)} if is_counted else {}
 
 
 class ShapeFollower:
@@ -45,28 +56,49 @@ class ShapeFollower:
             elif revision > held:
                 self._evolve_log(log, before, shape, revision)
             else:
+                self._follow_rewrite(log, shape, revision)
                 continue
             held, before = revision, shape
         return log
 
     def _make_log(self, shape: TableShape, revision: int) -> Table:
-        state = self._states.begin(shape)
+        announced = self._shapes.announced_at(self._table, revision)
+        state = self._states.begin(shape, announced)
         log = self._tables.create(
             log_of(self._table),
             log_schema(columns_of(shape)),
             day_of="commit_ts",
-            properties={**shape_properties(shape, revision), **state.to_properties()},
+            properties={
+                **shape_properties(shape, revision),
+                **state.to_properties(),
+                **_rewritten(shape, revision, announced),
+            },
         )
         self._states.remember(self._table, state)
         return log
 
     def _evolve_log(self, log: Table, before: TableShape, shape: TableShape, revision: int) -> None:
-        state = self._states.follow(before, shape)
+        announced = self._shapes.announced_at(self._table, revision)
+        state = self._states.follow(before, shape, announced)
         left = before.relation_id if before.relation_id != shape.relation_id else None
         steps = plan_log(self._tables.columns(log, "new"), columns_of(shape), left=left)
-        properties = {**shape_properties(shape, revision), **state.to_properties()}
+        properties = {
+            **shape_properties(shape, revision),
+            **state.to_properties(),
+            **_rewritten(shape, revision, announced),
+        }
         self._tables.evolve(log, steps, ("new", "old"), properties)
         self._states.remember(self._table, state)
+
+    def _follow_rewrite(self, log: Table, shape: TableShape, revision: int) -> None:
+        """Act on a `rewritten` whose shape the log learned from a snapshot before the stream."""
+        announced = self._shapes.announced_at(self._table, revision)
+        if not shape.rewritten or announced is None:
+            return
+        acted = int(self._tables.properties(log).get(REWRITTEN_PROPERTY, "0"))
+        if revision > acted:
+            state = self._states.follow(shape, shape, announced)
+            self._states.set(self._table, state, _rewritten(shape, revision, announced))
 
     def newest(self) -> tuple[int, TableShape]:
         """The newest revision the log has followed, and its shape."""
@@ -97,7 +129,8 @@ class ShapeFollower:
             return self._tables.create(name, mirror_schema(columns), properties=properties)
         mirror = self._tables.load(name)
         if revision > self._followed(mirror)[0]:
-            steps = plan_mirror(str(self._table), self._tables.columns(mirror), columns)
+            held = self._tables.columns(mirror)
+            steps = plan_mirror(str(self._table), held, columns, defaults_of(shape))
             if steps:
                 info("the table changed its shape", table=self._table, steps=len(steps))
             self._tables.evolve(mirror, steps, (None,), properties)

@@ -98,7 +98,7 @@ class Lake:
         began = time.monotonic()
         self.states.position = batch.first - 1
         self._tables.set_stamp(Watermark(batch.last, batch.commit_lsn, batch.commit_ts))
-        self._follow_announced(batch)
+        announced = self._follow_announced(batch)
         reading = self._take_ahead(batch) or self._read(batch)
         read = time.monotonic()
         if following is not None:
@@ -108,6 +108,7 @@ class Lake:
             cuts = self._apply_tables(reading, found)
         finally:
             reading.close()
+        cuts = self._advance(announced, found, cuts)
         self._cut(batch, cuts)
         self.states.position = batch.last
         return Applied(
@@ -181,15 +182,31 @@ class Lake:
         self._tables.set_properties(wishes, {}, without=marks)
         return taken
 
-    def _follow_announced(self, batch: Batch) -> None:
+    def _follow_announced(self, batch: Batch) -> set[TableName]:
         """Lead change logs through the shapes that the batch announces, before it is decoded."""
         announced: dict[TableName, set[int]] = {}
-        for fields, revision in read_announcements(self._nats, batch.first, batch.last):
-            shape = self._shapes.learn(fields, revision)
+        for fields, revision, sequence in read_announcements(self._nats, batch.first, batch.last):
+            shape = self._shapes.learn(fields, revision, sequence)
             announced.setdefault(shape.name, set()).add(revision)
         appliers = [(self._applier(table), revisions) for table, revisions in announced.items()]
         with ThreadPoolExecutor(self._side_by_side) as pool:
             list(pool.map(lambda pair: pair[0].follow(pair[1]), appliers))
+        return set(announced)
+
+    def _advance(
+        self, announced: Iterable[TableName], found: Mapping[TableName, Facts], cuts: list[Cut]
+    ) -> list[Cut]:
+        """Bring mirrors to the schemas that a batch announces beyond its changes; give all cuts."""
+        appliers = {table: self._applier(table) for table in sorted(announced)}
+        with ThreadPoolExecutor(self._side_by_side) as pool:
+            moved = dict(
+                zip(appliers, pool.map(lambda one: one.advance(), appliers.values()), strict=True)
+            )
+        ahead = {table: appliers[table] for table, is_moved in moved.items() if is_moved}
+        return [
+            *(cut for cut in cuts if cut.table not in ahead),
+            *(applier.cut(found.get(table)) for table, applier in ahead.items()),
+        ]
 
     def _read(self, batch: Batch) -> Reading:
         """Let the executors read and decode."""

@@ -27,6 +27,7 @@ from pyspark.sql.types import StructType
 
 from lake_consumer.columns import Columns
 from lake_consumer.evolution import Renames
+from lake_consumer.fills import Fill
 from lake_consumer.iceberg.adding import FileAdder
 from lake_consumer.iceberg.deleting import Deleted, RowDeleter, key_fields
 from lake_consumer.iceberg.facts import Facts
@@ -123,6 +124,7 @@ class MirrorWriter:
         *,
         buckets: int,
         renames: Renames,
+        fills: tuple[Fill, ...] = (),
     ) -> MirrorBatch | None:
         """Say what is to be done with a table's blocks above its mirror's mark, if anything."""
         mirror.refresh()
@@ -141,7 +143,7 @@ class MirrorWriter:
             facts=facts,
             rows=rows,
             columns=columns,
-            folder=Folder(rows, columns, _above(facts, mark), renames, target),
+            folder=Folder(rows, columns, _above(facts, mark), renames, target, fills),
             buckets=buckets,
             key_fields=key_fields(rows, target) if can_delete else None,
         )

@@ -28,11 +28,13 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from lake_consumer.columns import TEXT_COLUMN, Columns, LakeColumn
 from lake_consumer.evolution import Renames
+from lake_consumer.fills import Fill
 from lake_consumer.fold import Event, Outcome, Row, fold
 from lake_consumer.iceberg.blocks import FILES
 from lake_consumer.iceberg.datafiles import FileTarget
 from lake_consumer.iceberg.decode import log_arrow_schema, row_type
 from lake_consumer.iceberg.facts import event_keys, moved_rows
+from lake_consumer.iceberg.filling import fill_added
 from lake_consumer.iceberg.keys import KeyedRows, field, hashable
 from lake_consumer.iceberg.opening import read_ipc, write_ipc
 from lake_consumer.values import may_be_text
@@ -67,6 +69,8 @@ class Folder:
     renames: Renames = attribute(default_factory=dict)
     target: FileTarget | None = None
     """Where the rows are written right here; they come out as files then."""
+    fills: tuple[Fill, ...] = ()
+    """What rows hold in columns that were added after their change."""
 
     def fold_blocks(self, blocks: list[tuple[int, Any]]) -> Iterator[pa.RecordBatch]:
         """Fold blocks, each given with its first stream sequence."""
@@ -86,6 +90,7 @@ class Folder:
 
     def fold(self, changes: pa.RecordBatch) -> pa.RecordBatch:
         """Fold changes, given in stream order."""
+        changes = fill_added(changes, self.fills)
         parts = event_keys(changes, self.rows)
         special = self._special(changes, parts)
         plain = np.flatnonzero(~special)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from lake_consumer.iceberg.names import CHANGES_SUFFIX, log_of
+from lake_consumer.iceberg.names import CHANGES_SUFFIX, log_of, mirror_of
 from lake_consumer.iceberg.tables import LakeTables
 from lake_consumer.logs import info, warn
 from lake_consumer.tablestates import (
@@ -58,14 +58,23 @@ class StateBook:
     def loading(self) -> dict[TableName, TableState]:
         return {t: state for t, state in sorted(self._known.items()) if state.kind == "loading"}
 
-    def begin(self, shape: TableShape) -> TableState:
+    def begin(self, shape: TableShape, announced: int | None) -> TableState:
         """Of a table that is seen for the first time."""
-        return first_state(shape, self.first_sight, self.position)
+        return first_state(shape, self.first_sight, self.position, announced)
 
-    def follow(self, before: TableShape, after: TableShape) -> TableState:
-        """Of a table that changed its shape."""
-        state = self.get(after.name)
-        return next_state(state, before, after, since=self.position, can_load=self._can_load)
+    def follow(
+        self, before: TableShape, after: TableShape, announced: int | None = None
+    ) -> TableState:
+        """Of a table that changed its shape; `announced` is where the stream says so."""
+        return next_state(
+            self.get(after.name),
+            before,
+            after,
+            since=self.position if announced is None else announced,
+            can_load=self._can_load,
+            has_defaults=self._tables.has_defaults(mirror_of(after.name)),
+            rewritten=after.rewritten and announced is not None,
+        )
 
     def remember(self, table: TableName, state: TableState) -> None:
         """Note a state that its log has been told already."""

@@ -7,7 +7,7 @@ between them can be taken again.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
@@ -17,6 +17,7 @@ from lake_consumer.batches import Batch
 from lake_consumer.columns import Columns
 from lake_consumer.errors import LakeBusy
 from lake_consumer.evolution import renames_in
+from lake_consumer.fills import Fill, fills_in
 from lake_consumer.iceberg.adding import FileAdder
 from lake_consumer.iceberg.blocks import TablePlan
 from lake_consumer.iceberg.datafiles import Written
@@ -90,8 +91,10 @@ class TableApplier:
 
     def follow(self, revisions: Iterable[int]) -> None:
         """Lead the log through these revisions, which the book of shapes knows."""
-        new = set(revisions) - self._known.keys()
-        if not new:
+        wanted = set(revisions)
+        new = wanted - self._known.keys()
+        # A snapshot may have taught a shape before the stream says from where on rows differ.
+        if not new and not any(self._known[revision].rewritten for revision in wanted):
             return
         self._known |= self._shapes.find_all(self._table, new)
         self._log = self._follower.open_log(dict(sorted(self._known.items())))
@@ -138,18 +141,51 @@ class TableApplier:
         renames = renames_in(self._known, self._columns) if facts.unchanged else {}
         token = self._table.token
         return self._writer.begin(
-            mirror, token, facts, keyed, buckets=plan.buckets, renames=renames
+            mirror,
+            token,
+            facts,
+            keyed,
+            buckets=plan.buckets,
+            renames=renames,
+            fills=self._fills(mirror),
         )
+
+    def _fills(self, mirror: Table) -> tuple[Fill, ...]:
+        """What changes of older revisions lack in the mirror's columns, in the log's names."""
+        if len(self._known) == 1:
+            return ()
+        shape = self._shapes.learn_properties(self._tables.properties(mirror))
+        if shape is None:
+            return ()
+        names = {column.position: column.name for column in self._columns if column.is_current}
+        sent = {column.name: column.position for column in shape.columns}
+        found = fills_in(self._known, shape)
+        return tuple(replace(fill, column=names[sent[fill.column]]) for fill in found)
+
+    def advance(self) -> bool:
+        """Bring a live mirror to the newest schema although no change needs it yet.
+
+        An empty commit follows: readers of a cut see the columns of the snapshot that it names.
+        """
+        shape = self._newest
+        if not self._states.get(self._table).is_live or not shape.key or not self._has_mirror():
+            return False
+        mirror = self._follower.open_mirror(shape, max(self._known))
+        self._mirror = mirror
+        return self._tables.commit_schema(mirror)
+
+    def _has_mirror(self) -> bool:
+        return self._mirror is not None or self._tables.exists(mirror_of(self._table))
 
     def finish(self, batch: MirrorBatch, folded: Folded) -> None:
         """Bring what the fold made of a batch into the mirror."""
         self._writer.finish(batch, folded)
 
-    def cut(self, facts: Facts) -> Cut:
+    def cut(self, facts: Facts | None) -> Cut:
         """Where the table stands when all of a batch is in."""
         return Cut(
             table=self._table,
-            changes=facts.rows,
+            changes=0 if facts is None else facts.rows,
             snapshot_id=_snapshot(self._mirror),
             changes_snapshot_id=_snapshot(self._log),
         )

@@ -34,6 +34,9 @@ PROPERTIES: Mapping[str, str] = {
     "write.metadata.previous-versions-max": "100",
 }
 
+DEFAULTS_SINCE = 3
+"""The format version of Iceberg that knows `initial-default`."""
+
 _STAMP = "spark.sql.iceberg.snapshot-property."
 
 Table = Any
@@ -140,8 +143,28 @@ class LakeTables:
         schema: dict[str, Any] = json.loads(self._schema_to_json(table.schema()))
         return schema
 
+    def has_defaults(self, name: LakeName) -> bool:
+        """Whether a table's format knows columns with an `initial-default`."""
+        if not self.exists(name):
+            return True
+        return int(self.load(name).operations().current().formatVersion()) >= DEFAULTS_SINCE
+
     def properties(self, table: Table) -> dict[str, str]:
         return self.java.map(table.properties())
+
+    def commit_schema(self, table: Table) -> bool:
+        """Commit an empty snapshot if the newest one is of an older schema; False if it is not.
+
+        Who reads a snapshot by its id sees the columns that the table had when it was committed.
+        """
+        snapshot = table.currentSnapshot()
+        if snapshot is None or snapshot.schemaId() == table.schema().schemaId():
+            return False
+        append = table.newFastAppend()
+        for key, value in self.stamp.items():
+            append.set(key, value)
+        append.commit()
+        return True
 
     def set_properties(
         self, table: Table, properties: Mapping[str, str], *, without: Iterable[str] = ()
@@ -176,12 +199,13 @@ class LakeTables:
     def _take(self, update: Any, step: Step, parent: str | None) -> None:
         prefix = "" if parent is None else f"{parent}."
         match step:
-            case AddColumn(column):
+            case AddColumn(column, None):
                 made = self._type(iceberg_type(column.type))
-                if parent is None:
-                    update.addColumn(column.name, made, column.doc)
-                else:
-                    update.addColumn(parent, column.name, made, column.doc)
+                update.addColumn(parent, column.name, made, column.doc)
+            case AddColumn(column, default):
+                made = self._field(iceberg_type(column.type), default)
+                literal = made.initialDefaultLiteral()
+                update.addColumn(parent, column.name, made.type(), column.doc, literal)
             case DropColumn(column):
                 update.deleteColumn(prefix + column.name)
             case RenameColumn(before, after):
@@ -196,8 +220,11 @@ class LakeTables:
                 update.updateColumnDoc(prefix + column.name, column.doc)
 
     def _type(self, type: IcebergType) -> Any:
-        schema = self._iceberg.SchemaParser.fromJson(json.dumps(one_type_schema(type)))
-        return schema.findType("x")
+        return self._field(type).type()
+
+    def _field(self, type: IcebergType, default: Any = None) -> Any:
+        text = json.dumps(one_type_schema(type, default))
+        return self._iceberg.SchemaParser.fromJson(text).findField("x")
 
     def _identifier(self, name: LakeName) -> Any:
         levels = self._gateway.new_array(self._jvm.java.lang.String, 1)

@@ -84,9 +84,12 @@ def cuts_schema() -> dict[str, Any]:
     return build_schema(list(CUTS_FIELDS))
 
 
-def one_type_schema(type: IcebergType) -> dict[str, Any]:
-    """A schema of one field `x`, by which Iceberg reads a type for us."""
-    return build_schema([("x", type, "")])
+def one_type_schema(type: IcebergType, default: Any = None) -> dict[str, Any]:
+    """A schema of one field `x`, by which Iceberg reads a type and a default for us."""
+    schema = build_schema([("x", type, "")])
+    if default is not None:
+        schema["fields"][0]["initial-default"] = default
+    return schema
 
 
 def build_struct(fields: list[tuple[str, IcebergType, str]]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, NamedTuple
 
 from nats.aio.client import Client
 from nats.js.errors import NotFoundError
@@ -16,8 +16,17 @@ from schemas.codecs import BadPayload, codec_for
 from schemas.streams import CDC_STREAM
 from schemas.subjects import SCHEMA_SUBJECTS, MessageSubject, parse_cdc_subject
 
-Announced = list[tuple[dict[str, Any], int]]
-"""Shapes as maps, each with its revision, in stream order."""
+
+class Announcement(NamedTuple):
+    """A shape as a map, with its revision and the stream sequence of its message."""
+
+    fields: dict[str, Any]
+    revision: int
+    sequence: int
+
+
+Announced = list[Announcement]
+"""Announcements in stream order."""
 
 
 def read_announcements(nats: NatsOptions, first: int, last: int) -> Announced:
@@ -52,7 +61,7 @@ async def _find(client: Client, first: int, last: int) -> Announced:
         try:
             body = await body_of(client, subject, message.headers, message.data or b"")
             fields = codec_for(message.headers).decode(body)
-            found.append((fields, fields["schema_revision"]))
+            found.append(Announcement(fields, fields["schema_revision"], sequence))
         except (BadPayload, KeyError) as error:
             what = f"stream sequence {sequence} ({subject}): {error}"
             raise UndecodableMessage(what) from error

@@ -76,8 +76,11 @@ def make_shape(
     )
 
 
-def announce(shape: TableShape, revision: int) -> ShapeChange:
-    return ShapeChange(shape=shape, place=_PLACE, schema_revision=revision, source="7/1")
+def announce(shape: TableShape, revision: int, *, alone: bool = False) -> ShapeChange:
+    """Announce a shape, in a transaction or `alone` between transactions."""
+    return ShapeChange(
+        shape=shape, place=_PLACE, schema_revision=revision, source="7/1", alone=alone
+    )
 
 
 def change(
@@ -164,7 +167,7 @@ class HandMadeStream:
         placed: list[Sendable] = []
         ordinal = 0
         commit_lsn = self.lsn + len(parts) * 10
-        counted = [part for part in parts if not isinstance(part, ShapeChange)]
+        counted = [part for part in parts if not isinstance(part, ShapeChange)] or parts
         for part in parts:
             self.lsn += 10
             place = Place(

@@ -32,6 +32,14 @@ def plan(
     return plan_load(notices, asked, state=state, position=position, spoiled=spoiled, now=now)
 
 
+def test_a_snapshot_begun_before_the_mark_is_too_old() -> None:
+    """It may have begun in the batch that brings the mark, and shows the rows as they were."""
+    between = Notices(metas=[meta(cdc_sequence=54, cdc_complete=60)], request=2, is_settled=True)
+
+    assert plan(between, state=loading("rewritten", since=55)) == Ask()
+    assert isinstance(plan(between, state=loading("rewritten", since=54)), Load)
+
+
 def test_a_table_nobody_asked_for_is_asked_for() -> None:
     assert plan(Notices()) == Ask()
 

@@ -56,11 +56,53 @@ def test_what_no_change_tells_of_is_loaded_anew(after: TableShape) -> None:
     assert next_state(LIVE, USERS, after, since=7, can_load=False).kind == "parked"
 
 
-def test_a_type_that_cannot_become_another_parks_the_mirror() -> None:
+def test_a_type_that_cannot_become_another_is_loaded_from_a_snapshot() -> None:
+    """The column is dropped and added: the snapshot has every value in its new type."""
     state = next_state(LIVE, USERS, INT_NAME, since=7, can_load=True)
 
-    assert state.kind == "parked"
+    assert (state.kind, state.since) == ("loading", 7)
     assert "column name changed from text to int32" in state.reason
+    assert next_state(LIVE, USERS, INT_NAME, since=7, can_load=False).kind == "parked"
+
+
+def test_rewritten_rows_are_loaded_from_a_snapshot_of_after_the_mark() -> None:
+    """Also where the mirror waits already: a snapshot from before the mark shows old values."""
+
+    def mark(state: TableState, *, can_load: bool = True) -> TableState:
+        return next_state(state, USERS, USERS, since=9, can_load=can_load, rewritten=True)
+
+    assert (mark(LIVE).kind, mark(LIVE).since) == ("loading", 9)
+    assert mark(LIVE, can_load=False).kind == "parked"
+    waiting = mark(TableState("loading", "why", 3, 2))
+    assert (waiting.kind, waiting.since, waiting.after) == ("loading", 9, 2)
+    assert mark(TableState("loading", "why", 30)).since == 30
+    assert mark(parked("why")).kind == "loading"
+    assert mark(parked("why"), can_load=False) == parked("why")
+
+
+def test_a_table_published_again_begins_with_a_snapshot_of_after_its_mark() -> None:
+    anew = replace(USERS, rewritten=True)
+
+    assert first_state(anew, "snapshot", 7, 12).since == 12
+    assert first_state(anew, "snapshot", 7).since == 7
+    assert first_state(USERS, "snapshot", 7, 12).since == 7
+    assert first_state(anew, "stream", 7, 12) == LIVE
+
+
+@pytest.mark.parametrize(
+    ("fill", "has_defaults", "kind"),
+    [(None, False, "live"), (5, True, "live"), (5, False, "loading")],
+)
+def test_the_bridge_knows_what_existing_rows_hold(
+    fill: object, has_defaults: bool, kind: str
+) -> None:
+    """Its word counts, whatever default the column has by now; format v2 cannot hold a constant."""
+    after = with_last_column(NOT_NULL, column_default="7", fill=fill)
+
+    state = next_state(LIVE, USERS, after, since=7, can_load=True, has_defaults=has_defaults)
+
+    assert state.kind == kind
+    assert bool(why_unusable(USERS, after)) == (fill is not None)
 
 
 def test_a_parked_mirror_stays_parked_until_its_table_is_another() -> None:
