@@ -38,6 +38,7 @@ from lake_consumer.iceberg.filling import fill_added
 from lake_consumer.iceberg.keys import KeyedRows, field, hashable
 from lake_consumer.iceberg.opening import read_ipc, write_ipc
 from lake_consumer.values import may_be_text
+from schemas.types import ContractType
 
 FOLDED = pa.schema(
     [
@@ -186,7 +187,7 @@ class Folder:
         for key in keys:
             at = 0
             for column, (value, text) in zip(self.rows.key, key, strict=True):
-                parts[at].append(_from_hashable(column, value))
+                parts[at].append(_from_hashable(column.type, value))
                 at += 1
                 if may_be_text(column.type):
                     parts[at].append(text)
@@ -219,7 +220,7 @@ class Folder:
 
     def _waiting(self, outcome: Outcome) -> dict[str, Any]:
         base = {
-            column.name: (_from_hashable(column, value), text)
+            column.name: (_from_hashable(column.type, value), text)
             for column, (value, text) in zip(self.rows.key, _cells_of(outcome.base), strict=True)
         }
         return {
@@ -260,10 +261,10 @@ def in_stream_order(changes: pa.Table) -> pa.Table:
     return changes.take(pa.array(np.argsort(sequences, kind="stable")))
 
 
-def _from_hashable(column: LakeColumn, value: Any) -> Any:
+def _from_hashable(type: ContractType, value: Any) -> Any:
     if isinstance(value, tuple):
-        return list(value)
-    is_float = column.type.kind in ("float32", "float64")
+        return [_from_hashable(type.element or type, item) for item in value]
+    is_float = type.kind in ("float32", "float64")
     return math.nan if is_float and value == "NaN" else value
 
 

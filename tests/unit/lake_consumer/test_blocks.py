@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from lake_consumer.columns import columns_of
 from lake_consumer.fold import Event, fold
-from lake_consumer.iceberg.blocks import BLOCKS, BlockMaker, TablePlan
+from lake_consumer.iceberg.blocks import BLOCKS, FOLDED_COLUMNS, BlockMaker, TablePlan
+from lake_consumer.iceberg.datafiles import FIELD_ID, FileTarget
 from lake_consumer.iceberg.decode import Decoder
 from lake_consumer.iceberg.facts import Facts
 from lake_consumer.iceberg.folding import Folders
@@ -71,6 +76,95 @@ def test_facts_say_what_the_blocks_hold() -> None:
     )  # fmt: skip
     opened = pa.Table.from_batches(list(OpenBlocks(11)([blocks.select(["block"])])))
     assert sorted(opened["stream_seq"].to_pylist()) == [12, 13, 14]
+
+
+def test_keys_that_postgresql_calls_equal_are_in_one_bucket() -> None:
+    """-0.0 is 0.0 and NaN is NaN, alone and in a list; Python's hashes of them differ."""
+    equal: list[tuple[str, Any, Any]] = [
+        ("float64", 0.0, -0.0),
+        ("float64", float("nan"), -float("nan")),
+        ("list<float64>", [-0.0, float("nan")], [0.0, float("nan")]),
+    ]
+    for kind, one, other in equal:
+        made = plan(kind, buckets=1 << 16)
+        blocks = make(
+            BlockMaker({"t": made}), [message("INSERT", row(key)) for key in (one, other)]
+        )
+
+        assert blocks.num_rows == 1, kind
+
+
+def test_files_of_the_log_are_named_once_whatever_the_buckets(tmp_path: Path) -> None:
+    """Iceberg takes a file twice, and then every change in it is in the log twice."""
+    log = FileTarget(schema=with_ids(plan().decoder.schema), folder=f"{tmp_path}/")
+    made = replace(plan(buckets=4), log=log, above=2)
+
+    blocks = make(BlockMaker({"t": made}), [message("INSERT", row(key)) for key in range(20)])
+
+    assert blocks.num_rows == 4
+    # Spark gives structs as tuples.
+    rows = [
+        {**one, "files": [tuple(file.values()) for file in one["files"]]}
+        for one in blocks.to_pylist()
+    ]
+    [file] = Facts.of(rows).files
+    stored = pq.read_table(file.path)
+    assert stored["stream_seq"].to_pylist() == list(range(3, 21))
+    assert file.rows == 18
+    opened = read_ipc(blocks["block"][0].as_buffer())
+    assert tuple(opened.column_names) == FOLDED_COLUMNS
+
+
+def with_ids(schema: pa.Schema) -> pa.Schema:
+    """Give every field an id, as Iceberg does."""
+    numbers = count(1)
+
+    def field(one: pa.Field) -> pa.Field:
+        kind = one.type
+        if pa.types.is_struct(kind):
+            kind = pa.struct([field(inner) for inner in kind])
+        return pa.field(one.name, kind, metadata={FIELD_ID: str(next(numbers))})
+
+    return pa.schema([field(one) for one in schema])
+
+
+def test_what_comes_before_a_truncate_is_gone() -> None:
+    """Rows of before must come back neither as rows nor as keys to delete."""
+    messages = [
+        message("INSERT", row(1)),
+        message("UPDATE", row(2, "old")),
+        message("TRUNCATE", {}),
+        message("INSERT", row(2, "new")),
+    ]
+    keys = keyed()
+    blocks = make(BlockMaker({"t": plan(buckets=3)}), messages, first=10)
+    facts = Facts.of(blocks.to_pylist())
+    folder = Folder(keys, keys.columns, facts.truncated or 0)
+
+    [folded] = Folders({"t": folder})([blocks.select(["token", "first", "block"])])
+
+    [part] = folded.to_pylist()
+    assert part["held"] is None
+    assert [(r["id"], r["v"]) for r in read_ipc(part["rows"]).to_pylist()] == [(2, "new")]
+
+
+def test_the_last_change_of_a_key_is_the_one_that_stays() -> None:
+    """Over several buckets and ranges, and given in the wrong order."""
+    keys = keyed()
+    first = make(BlockMaker({"t": plan(buckets=3)}), [message("UPDATE", row(k)) for k in range(9)])
+    changes = [
+        *[message("UPDATE", row(k, "last")) for k in range(6)],
+        *[message("DELETE", {"id": k, "v": None, "big": None}) for k in range(6, 9)],
+    ]
+    second = make(BlockMaker({"t": plan(buckets=3)}), changes, first=10)
+    folders = Folders({"t": Folder(keys, keys.columns, 0)})
+
+    [folded] = folders(part.select(["token", "first", "block"]) for part in (second, first))
+
+    [part] = folded.to_pylist()
+    assert read_ipc(part["held"])["_k0"].to_pylist() == list(range(9))
+    left = [(r["id"], r["v"]) for r in read_ipc(part["rows"]).to_pylist()]
+    assert left == [(k, "last") for k in range(6)]
 
 
 @pytest.mark.parametrize("kind", ["int64", "text", "float64"])

@@ -163,6 +163,17 @@ def test_sums_differ_exactly_where_rows_do() -> None:
     ]  # fmt: skip
 
 
+def test_ranges_that_only_one_side_has_differ() -> None:
+    """Rows that PostgreSQL deleted may fill a range in which it has nothing at all."""
+    ranges = KeyRanges([(10,), (20,)])
+    rows: dict[Row, Row] = {(5,): (5, "a"), (25,): (25, "b")}
+    lake: dict[Row, Row] = {**rows, (15,): (15, "extra")}
+
+    assert _sums(ranges, rows).differing(_sums(ranges, lake)) == [1]
+    assert _sums(ranges, lake).differing(_sums(ranges, rows)) == [1]
+    assert (_sums(ranges, rows).rows, _sums(ranges, lake).rows) == (2, 3)
+
+
 def test_keys_of_any_kind_have_one_order() -> None:
     """Texts, numbers, dates without a native form and nulls may be edges of one set of ranges."""
     keys: list[Row] = [("b", 1), ("a", None), (InText("infinity"), 2), (("x", 1), 3), (7, "z")]
