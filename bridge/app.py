@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import time
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import AsyncExitStack
 from datetime import timedelta
@@ -26,8 +27,8 @@ from bridge.metrics import metrics_line
 from bridge.options import Durability
 from bridge.pipeline import Pipeline
 from bridge.postgres import catalog, connection
-from bridge.postgres.slot import CreateSlot, create_slot, drop_slot, find_slot, plan_slot
-from bridge.postgres.slotwatch import SlotWatcher
+from bridge.postgres.slot import CreateSlot, Slot, create_slot, drop_slot, find_slot, plan_slot
+from bridge.postgres.slotwatch import SlotWatcher, seconds_left
 from bridge.postgres.walstream import WalStream
 from bridge.pressing import ChangePresses
 from bridge.progress import Progress
@@ -111,7 +112,10 @@ class Bridge:
         self._may_chain = True
 
     async def run(self) -> None:
-        reporter = asyncio.create_task(self._report(), name="report")
+        beside = {
+            asyncio.create_task(self._report(), name="report"),
+            asyncio.create_task(self._watch_between_sessions(), name="watch between sessions"),
+        }
         try:
             await supervise(
                 self._session_or_recreate,
@@ -120,7 +124,7 @@ class Bridge:
                 start_timeout=self._config.start_timeout,
             )
         finally:
-            reporter.cancel()
+            await end(beside)
 
     async def _session_or_recreate(self) -> None:
         try:
@@ -322,21 +326,44 @@ class Bridge:
                          "cannot look at the slot: %s", error)  # fmt: skip
                 await asyncio.sleep(WATCH_EVERY_SECONDS)
 
+    async def _watch_between_sessions(self) -> None:
+        """Look at the slot while no session streams too: that is when WAL piles up."""
+        watcher = SlotWatcher()
+        while True:
+            await asyncio.sleep(WATCH_EVERY_SECONDS)
+            if self.status.connected:
+                continue
+            try:
+                async with await connection.connect(self._config.postgres) as source:
+                    await self._look(source, watcher)
+            except BridgeError as error:
+                # The next session finds the same, and decides what to do about it.
+                _log.debug("cannot look at the slot: %s", error)
+
     async def _look(self, source: catalog.Connection, watcher: SlotWatcher) -> None:
         with connection.translated(self._config.postgres):
             found = await find_slot(source, self._config.slot)
         if found is None:
             raise SlotLost(f"slot {self._config.slot} was dropped while the bridge was reading it")
-        self.status.watch = SlotWatch(
-            active=found.active_pid is not None,
-            confirmed_lsn=found.confirmed_lsn or 0,
-            lag_bytes=found.lag_bytes or 0,
-            retained_bytes=found.retained_bytes or 0,
-            wal_status=found.wal_status,
-            safe_wal_size=found.safe_wal_size,
-        )
+        self._show(found, watcher)
         for warning in watcher.judge(found):
             _log.warning(warning)
+
+    def _show(self, slot: Slot, watcher: SlotWatcher) -> None:
+        now = time.time()
+        watcher.wal_rate.add(slot.wal_end, slot.looked_at)
+        self.status.lag.looked(slot.wal_end, slot.looked_at)
+        self.status.watch = SlotWatch(
+            active=slot.active_pid is not None,
+            confirmed_lsn=slot.confirmed_lsn or 0,
+            lag_bytes=slot.lag_bytes or 0,
+            retained_bytes=slot.retained_bytes or 0,
+            wal_status=slot.wal_status,
+            safe_wal_size=slot.safe_wal_size,
+            seconds_left=seconds_left(slot.safe_wal_size, watcher.wal_rate.bytes_per_second),
+            looked_at=now,
+            clock_ahead=slot.looked_at - now,
+        )
 
     async def _report(self) -> None:
         while True:

@@ -20,7 +20,8 @@ class MetricRow:
     name: str
     kind: Literal["counter", "gauge"]
     help: str
-    read: Callable[[Status], float]
+    read: Callable[[Status], float | None]
+    """None where there is no such number now: the metric is left out."""
 
 
 METRICS = (
@@ -54,8 +55,26 @@ METRICS = (
               lambda s: s.watch.lag_bytes),
     MetricRow("bridge_slot_retained_bytes", "gauge", "WAL that PostgreSQL keeps for the slot",
               lambda s: s.watch.retained_bytes),
-    MetricRow("bridge_snapshots_running", "gauge", "Snapshots being taken or waiting their turn",
-              lambda s: len(s.snapshots)),
+    MetricRow("bridge_lag_seconds", "gauge",
+              "Upper bound of the age of the oldest commit not yet stored; 0 when caught up",
+              lambda s: s.lag_seconds),
+    MetricRow("bridge_slot_safe_wal_bytes", "gauge",
+              "WAL that can still be written before the slot is lost; absent without a limit",
+              lambda s: s.watch.safe_wal_size),
+    MetricRow("bridge_slot_seconds_left", "gauge",
+              "Seconds until the slot is lost if it stays where it is, at the present rate of WAL",
+              lambda s: s.watch.seconds_left),
+    MetricRow("bridge_slot_check_age_seconds", "gauge",
+              "Seconds since PostgreSQL was last asked about the slot",
+              lambda s: s.watch.age_seconds),
+    MetricRow("bridge_last_error_age_seconds", "gauge",
+              "Seconds since a session last ended by an error; absent if none has",
+              lambda s: s.last_error_age_seconds),
+    MetricRow("bridge_snapshots_running", "gauge", "Snapshots being taken",
+              lambda s: s.snapshots_running),
+    MetricRow("bridge_snapshots_waiting", "gauge",
+              "Snapshot requests that wait for their turn or to be tried again",
+              lambda s: s.snapshots_waiting),
     MetricRow("bridge_snapshots_completed_total", "counter", "Snapshots stored whole",
               lambda s: s.snapshot_totals.completed),
     MetricRow("bridge_snapshots_failed_total", "counter", "Snapshots that failed or were cancelled",
@@ -71,6 +90,10 @@ METRICS = (
 
 EVENTS_PUBLISHED = "bridge_cdc_events_published_total"
 
+WAL_STATUS = "bridge_slot_wal_status"
+WAL_STATUS_HELP = "1 for the slot's wal_status; at unreserved the next checkpoint may lose it"
+WAL_STATUSES = ("reserved", "extended", "unreserved", "lost")
+
 _FAMILIES = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily}
 
 
@@ -82,9 +105,12 @@ class StatusCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         for row in METRICS:
-            family = _FAMILIES[row.kind](row.name, row.help)
-            family.add_metric([], float(row.read(self._status)))
-            yield family
+            value = row.read(self._status)
+            if value is not None:
+                family = _FAMILIES[row.kind](row.name, row.help)
+                family.add_metric([], float(value))
+                yield family
+        yield self._wal_status()
         events = CounterMetricFamily(
             EVENTS_PUBLISHED, "Messages stored in the CDC stream", labels=["table", "operation"]
         )
@@ -92,6 +118,12 @@ class StatusCollector(Collector):
             _, table, operation = subject.split(".")
             events.add_metric([table, operation], count)
         yield events
+
+    def _wal_status(self) -> Metric:
+        family = GaugeMetricFamily(WAL_STATUS, WAL_STATUS_HELP, labels=["status"])
+        for status in WAL_STATUSES:
+            family.add_metric([status], float(self._status.watch.wal_status == status))
+        return family
 
 
 def render(status: Status) -> bytes:
@@ -107,6 +139,13 @@ def metrics_line(status: Status) -> str:
         f"METRICS uptime_s={status.uptime_seconds:.0f} state={status.state}"
         f" wal_messages={status.wal_messages} published={status.events_published}"
         f" skipped={status.skipped} in_flight={status.in_flight_messages}"
-        f" lag_bytes={status.watch.lag_bytes} retained_bytes={status.watch.retained_bytes}"
+        f" lag_seconds={_shown(status.lag_seconds)} lag_bytes={status.watch.lag_bytes}"
+        f" wal_status={status.watch.wal_status} safe_wal_bytes={_shown(status.watch.safe_wal_size)}"
+        f" retained_bytes={status.watch.retained_bytes}"
+        f" snapshots_waiting={status.snapshots_waiting}"
         f" reconnects={status.source_reconnects} nats_reconnects={status.sink_reconnects}"
     )
+
+
+def _shown(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0f}"

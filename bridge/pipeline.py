@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from bridge.config import PublishLimits
 from bridge.errors import MalformedWal
 from bridge.hotpath import HotPath
+from bridge.lag import moment_of
 from bridge.outbox import Message, Outbox, outgoing
 from bridge.ports import Oversize, Shapes, Sink, Source
 from bridge.pressing import ChangePresses
@@ -273,5 +274,8 @@ class Pipeline:
         status = self._status
         status.safe_lsn = safe
         status.acked_lsn = self._progress.acked_lsn
+        if status.last_commit_ts is not None:
+            status.lag.read(self._progress.newest_end, moment_of(status.last_commit_ts))
+        status.lag.stored(status.acked_lsn)
         status.in_flight_messages = self._progress.in_flight
         status.in_flight_bytes = self._outbox.bytes_held

@@ -34,6 +34,11 @@ class Progress:
         return self._sent - self._acked
 
     @property
+    def newest_end(self) -> int:
+        """The end of the last transaction that was read; at idle, what a keepalive named."""
+        return self._ends[-1][1] if self._ends else self.acked_lsn
+
+    @property
     def total_sent(self) -> int:
         return self._sent
 

@@ -6,11 +6,13 @@ them. Nothing in here holds a secret.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from bridge.lag import LagMeter
 from schemas.positions import Lsn
 
 State = Literal["starting", "standby", "streaming", "reconnecting", "stopping"]
@@ -26,6 +28,32 @@ class SlotWatch:
     retained_bytes: int = 0
     wal_status: str | None = None
     safe_wal_size: int | None = None
+    seconds_left: float | None = None
+    """Until the slot is lost, if it stays where it is and WAL is written as fast as now."""
+
+    looked_at: float | None = None
+    """When this was seen, by the clock of this process."""
+
+    clock_ahead: float = 0.0
+    """By how many seconds PostgreSQL's clock is ahead of this process's."""
+
+    @property
+    def age_seconds(self) -> float | None:
+        return None if self.looked_at is None else max(0.0, time.time() - self.looked_at)
+
+    def to_map(self) -> dict[str, Any]:
+        left, age = self.seconds_left, self.age_seconds
+        return {
+            "active": self.active,
+            "confirmed_lsn": str(Lsn(self.confirmed_lsn)),
+            "lag_bytes": self.lag_bytes,
+            "retained_bytes": self.retained_bytes,
+            "wal_status": self.wal_status,
+            "safe_wal_size": self.safe_wal_size,
+            # JSON has no infinity: without WAL being written there is no end in sight.
+            "seconds_left": None if left is None or math.isinf(left) else round(left),
+            "checked_seconds_ago": None if age is None else round(age, 1),
+        }
 
 
 @dataclass(slots=True)
@@ -73,6 +101,8 @@ class SnapshotTotals:
     last_error: dict[str, Any] | None = None
     untold: int = 0
     """Failures that are not stored yet, because the stream did not take them."""
+    handed_back: set[tuple[str, str]] = field(default_factory=set)
+    """Stored requests that could not be served yet and come again: token and body, in hex."""
 
 
 @dataclass(slots=True)
@@ -101,6 +131,10 @@ class Status:
     durability: str = ""
     tables: set[str] = field(default_factory=set)
     last_error: str | None = None
+    """Why the last session ended; None again once the next one streams."""
+
+    last_error_at: float | None = None
+    lag: LagMeter = field(default_factory=lambda: LagMeter(time.time()))
     watch: SlotWatch = field(default_factory=SlotWatch)
     snapshots: list[SnapshotProgress] = field(default_factory=list)
     snapshot_totals: SnapshotTotals = field(default_factory=SnapshotTotals)
@@ -116,6 +150,33 @@ class Status:
     @property
     def uptime_seconds(self) -> float:
         return time.time() - self.started
+
+    @property
+    def lag_seconds(self) -> float | None:
+        """Seconds by which the stream may be behind; None for a standby, which follows nothing."""
+        if self.state == "standby":
+            return None
+        self.lag.stored(self.acked_lsn)
+        return self.lag.seconds(time.time() + self.watch.clock_ahead)
+
+    @property
+    def last_error_age_seconds(self) -> float | None:
+        return None if self.last_error_at is None else max(0.0, time.time() - self.last_error_at)
+
+    @property
+    def snapshots_running(self) -> int:
+        return sum(snapshot.state != "waiting" for snapshot in self.snapshots)
+
+    @property
+    def snapshots_waiting(self) -> int:
+        """Requests that wait for their turn, or to be delivered again."""
+        waiting = len(self.snapshots) - self.snapshots_running
+        return waiting + len(self.snapshot_totals.handed_back)
+
+    def failed(self, error: str) -> None:
+        """Note why a session ended."""
+        self.last_error = error
+        self.last_error_at = time.time()
 
     def to_map(self) -> dict[str, Any]:
         """Show everything, with positions as people write them."""
@@ -138,15 +199,10 @@ class Status:
             "last_stream_sequence": self.last_sequence,
             "last_commit_ts": self.last_commit_ts,
             "reconnects": {"postgres": self.source_reconnects, "nats": self.sink_reconnects},
-            "slot_state": {
-                "active": self.watch.active,
-                "confirmed_lsn": str(Lsn(self.watch.confirmed_lsn)),
-                "lag_bytes": self.watch.lag_bytes,
-                "retained_bytes": self.watch.retained_bytes,
-                "wal_status": self.watch.wal_status,
-                "safe_wal_size": self.watch.safe_wal_size,
-            },
+            "lag_seconds": _rounded(self.lag_seconds),
+            "slot_state": self.watch.to_map(),
             "snapshots": {
+                "waiting": self.snapshots_waiting,
                 "running": [snapshot.to_map() for snapshot in self.snapshots],
                 "completed": self.snapshot_totals.completed,
                 "failed": self.snapshot_totals.failed,
@@ -156,4 +212,9 @@ class Status:
                 "untold": self.snapshot_totals.untold,
             },
             "last_error": self.last_error,
+            "last_error_seconds_ago": _rounded(self.last_error_age_seconds),
         }
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 1)

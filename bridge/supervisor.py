@@ -62,7 +62,7 @@ async def supervise(
         except BridgeError as raised:
             error = raised
         failures = 1 if status.sessions > sessions_before else failures + 1
-        status.last_error = str(error)
+        status.failed(str(error))
         if _gives_up(error, status, deadline):
             raise error
         _note(error, status)

@@ -19,7 +19,13 @@ import lake_consumer.metrics
 import lake_consumer.options
 from bridge.cli import COMMANDS
 from bridge.http.server import ROUTES
-from bridge.metrics import EVENTS_PUBLISHED, METRICS
+from bridge.metrics import (
+    EVENTS_PUBLISHED,
+    METRICS,
+    WAL_STATUS,
+    WAL_STATUS_HELP,
+    WAL_STATUSES,
+)
 from schemas import jsonschemas
 
 README = Path(__file__).parent.parent / "README.md"
@@ -66,10 +72,13 @@ def _exit_codes() -> str:
 
 
 def _metrics() -> str:
-    labelled = (_code(EVENTS_PUBLISHED), "counter", "Messages stored, by table and operation")
+    labelled = (
+        (_code(EVENTS_PUBLISHED), "counter", "Messages stored, by table and operation"),
+        (_code(WAL_STATUS), "gauge", f"{WAL_STATUS_HELP} ({', '.join(WAL_STATUSES)})"),
+    )
     return table(
         ("Metric", "Kind", "What it counts"),
-        (labelled, *((_code(row.name), row.kind, row.help) for row in METRICS)),
+        (*labelled, *((_code(row.name), row.kind, row.help) for row in METRICS)),
     )
 
 

@@ -20,7 +20,8 @@ _FIND = """
            database IS NOT DISTINCT FROM current_database() AS here,
            pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::bigint AS retained_bytes,
            pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn)::bigint AS lag_bytes,
-           safe_wal_size
+           safe_wal_size, pg_current_wal_lsn()::text AS wal_end,
+           extract(epoch FROM clock_timestamp())::float8 AS looked_at
       FROM pg_replication_slots WHERE slot_name = %s
 """
 
@@ -33,6 +34,9 @@ _CREATE_WITH_FAILOVER = (
 # The reader may take a moment to go once it was told to.
 _TRIES = 50
 _TRY_EVERY_SECONDS = 0.1
+
+
+_NOWHERE = Lsn(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +53,9 @@ class Slot:
     retained_bytes: int | None
     lag_bytes: int | None
     safe_wal_size: int | None
+    wal_end: Lsn = _NOWHERE
+    looked_at: float = 0.0
+    """PostgreSQL's clock, in seconds since 1970."""
 
     @property
     def wal_lost(self) -> bool:
@@ -104,6 +111,8 @@ async def find_slot(connection: psycopg.AsyncConnection[DictRow], name: str) -> 
         retained_bytes=row["retained_bytes"],
         lag_bytes=row["lag_bytes"],
         safe_wal_size=row["safe_wal_size"],
+        wal_end=Lsn.parse(row["wal_end"]),
+        looked_at=row["looked_at"],
     )
 
 

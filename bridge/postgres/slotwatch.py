@@ -6,11 +6,15 @@ getting worse, so that a slot that lags for a day does not fill the log.
 
 from __future__ import annotations
 
+import math
+
 from bridge.errors import SlotLost
 from bridge.postgres.slot import Slot
 
 WARN_RETAINED_BYTES = 1 << 30
 WARN_SAFE_BYTES = 1 << 30
+RATE_SECONDS = 60.0
+"""Over which time the rate of the WAL is averaged."""
 
 _WAL_STATUS = {
     "extended": "keeps more WAL than max_wal_size for this slot",
@@ -18,10 +22,37 @@ _WAL_STATUS = {
 }
 
 
+class WalRate:
+    """How fast WAL is written, as an average that forgets within minutes."""
+
+    def __init__(self) -> None:
+        self.bytes_per_second = 0.0
+        self._wal_end = 0
+        self._at: float | None = None
+
+    def add(self, wal_end: int, at: float) -> None:
+        if self._at is not None and at > self._at and wal_end >= self._wal_end:
+            elapsed = at - self._at
+            rate = (wal_end - self._wal_end) / elapsed
+            weight = 1 - math.exp(-elapsed / RATE_SECONDS)
+            self.bytes_per_second += (rate - self.bytes_per_second) * weight
+        self._wal_end, self._at = wal_end, at
+
+
+def seconds_left(safe_wal_size: int | None, bytes_per_second: float) -> float | None:
+    """How long until the slot is lost if it stays where it is; None if WAL has no limit."""
+    if safe_wal_size is None:
+        return None
+    if safe_wal_size <= 0:
+        return 0.0
+    return safe_wal_size / bytes_per_second if bytes_per_second > 0 else math.inf
+
+
 class SlotWatcher:
     """Remembers what was said already."""
 
     def __init__(self) -> None:
+        self.wal_rate = WalRate()
         self._said_status: str | None = None
         self._said_safe = False
         self._next_retained = WARN_RETAINED_BYTES

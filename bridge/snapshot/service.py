@@ -226,6 +226,9 @@ class SnapshotService:
     async def _serve_stored(self, stored: StoredRequest) -> None:
         """Serve a request that is only acknowledged when nothing more can be done for it."""
         working = asyncio.create_task(stored.working(), name="working")
+        handed_back = self._status.snapshot_totals.handed_back
+        key = (stored.token, stored.body.hex())
+        handed_back.discard(key)
         try:
             try:
                 request = parse_request(stored.token, stored.body)
@@ -238,6 +241,7 @@ class SnapshotService:
             if outcome is Outcome.SETTLED or is_over:
                 await stored.done()
             else:
+                handed_back.add(key)
                 await stored.again()
         finally:
             working.cancel()
