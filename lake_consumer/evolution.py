@@ -68,7 +68,9 @@ _WIDENS = {("int", "bigint"), ("float", "double")}
 def can_hold(before: ContractType, after: ContractType) -> bool:
     """Whether a column may become `after` in place, keeping every value it holds."""
     old, new = before.spark, after.spark
-    if "uuid" in (before.kind, after.kind) and before.kind != after.kind:
+    # A JSON document and a text are both strings in the lake, but not in a message.
+    kinds = {innermost(before).kind, innermost(after).kind}
+    if len(kinds) > 1 and kinds & {"uuid", "json"}:
         return False
     if old == new or (old, new) in _WIDENS:
         return True
@@ -76,6 +78,10 @@ def can_hold(before: ContractType, after: ContractType) -> bool:
         (precision, scale), (wider, same) = _digits(old), _digits(new)
         return wider >= precision and scale == same
     return False
+
+
+def innermost(type: ContractType) -> ContractType:
+    return type if type.element is None else innermost(type.element)
 
 
 def _digits(spark_decimal: str) -> tuple[int, int]:
@@ -136,6 +142,28 @@ def plan_log(held: Columns, wanted: Columns, *, left: int | None = None) -> list
     return [*aside, *_follow("", tuple(staying), wanted)]
 
 
+def plan_earlier(held: Columns, earlier: TableShape, newest: TableShape) -> list[Step]:
+    """Add the columns of a revision that a change log meets after a later one.
+
+    A log may learn a table's newest shape from KV or from a snapshot while the stream still holds
+    changes of earlier revisions. They need a place for columns that the table no longer has.
+    """
+    relation = None if earlier.relation_id == newest.relation_id else earlier.relation_id
+    own = [column for column in held if column.relation == relation]
+    current = {column.position for column in newest.columns}
+    taken = {column.name for column in held}
+    steps: list[Step] = []
+    for sent in earlier.columns:
+        if any(c.position == sent.position and can_hold(sent.type, c.type) for c in own):
+            continue
+        column = LakeColumn.of(sent)
+        name = _free(column, taken) if column.name in taken else column.name
+        taken.add(name)
+        aside = relation is None and column.position in current
+        steps.append(AddColumn(replace(column, name=name, aside=aside, relation=relation)))
+    return steps
+
+
 def _free(column: LakeColumn, taken: Collection[str]) -> str:
     name = f"{column.name}__{column.position}"
     while name in taken:
@@ -194,9 +222,9 @@ def _renames(before: dict[int, LakeColumn], wanted: Columns) -> list[Step]:
         for column in wanted
         if column.position in before and before[column.position].name != column.name
     ]
-    taken = {old for old, _ in pairs}
-    # Two columns that swap names would collide half-way: go through a name nobody has.
-    detours = {old: f"{old}__renaming" for old, new in pairs if new in taken}
+    wanted_names = {new for _, new in pairs}
+    # A name that another column takes over is given up first: columns may swap names in a circle.
+    detours = {old: f"{old}__renaming" for old, _ in pairs if old in wanted_names}
     first: list[Step] = [RenameColumn(old, detour) for old, detour in detours.items()]
     return [*first, *(RenameColumn(detours.get(old, old), new) for old, new in pairs)]
 

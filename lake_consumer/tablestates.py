@@ -24,6 +24,7 @@ from typing import Literal
 from lake_consumer.batches import describe_gaps
 from lake_consumer.evolution import can_hold
 from lake_consumer.fills import default_of, has_fill
+from lake_consumer.values import may_be_text
 from schemas.shapes import NO_FILL, Column, TableShape
 
 STATE_PROPERTY = "bridge.state"
@@ -130,7 +131,12 @@ def next_state(
     if state.kind == "parked" and not (rewritten and can_load):
         return state
     why = "values of existing rows changed without change messages" if rewritten else ""
-    why = why_incompatible(before, after) or why_rebuild(before, after, has_defaults) or why
+    why = (
+        why_incompatible(before, after)
+        or why_rebuild(before, after, has_defaults)
+        or why_misnamed(before, after)
+        or why
+    )
     if not why:
         return state
     if state.kind == "loading":
@@ -161,6 +167,24 @@ def why_rebuild(before: TableShape, after: TableShape, has_defaults: bool = Fals
         if column.position not in known and not _is_followed(column, has_defaults)
     ]
     return f"column {', '.join(filled)} was added with a value for every row" if filled else ""
+
+
+def why_misnamed(before: TableShape, after: TableShape) -> str:
+    """Say which values noted as text would stand under a wrong name; empty where none can.
+
+    A row's text map knows columns by their names, which a change of schema does not touch.
+    """
+    noted = {column.name: column.position for column in before.columns if may_be_text(column.type)}
+    now = {column.name: column.position for column in after.columns}
+    places = set(now.values())
+    moved = [
+        name
+        for name, position in noted.items()
+        if now.get(name, position) != position or (position in places and name not in now)
+    ]
+    if not moved:
+        return ""
+    return f"column {', '.join(moved)} gave up its name, by which values without a type are kept"
 
 
 def _is_followed(added: Column, has_defaults: bool) -> bool:

@@ -3,8 +3,8 @@
 The log follows every revision a batch brings, one by one, so that no column of a revision between
 is missing, and never refuses one. The mirror goes straight to the newest, as long as the table's
 state lets it (`tablestates`); the state is decided and kept in the commit that evolves the log.
-Revisions only grow: one that a table is already past belongs to a batch taken again, and is left
-alone.
+Revisions only grow: one that a table is already past belongs to a batch taken again, or the table
+learned a later one from KV or from a snapshot; only columns that it has no place for are added.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from lake_consumer.columns import columns_of
 from lake_consumer.errors import ShapeUnknown
-from lake_consumer.evolution import plan_log, plan_mirror, plan_rebuild
+from lake_consumer.evolution import plan_earlier, plan_log, plan_mirror, plan_rebuild
 from lake_consumer.fills import defaults_of
 from lake_consumer.iceberg.names import log_of, mirror_of
 from lake_consumer.iceberg.states import StateBook
@@ -56,10 +56,16 @@ class ShapeFollower:
             elif revision > held:
                 self._evolve_log(log, before, shape, revision)
             else:
+                self._find_room(log, shape, before)
                 self._follow_rewrite(log, shape, revision)
                 continue
             held, before = revision, shape
         return log
+
+    def _find_room(self, log: Table, earlier: TableShape, newest: TableShape) -> None:
+        """Let a log that is already past a revision hold what that revision's changes carry."""
+        if steps := plan_earlier(self._tables.columns(log, "new"), earlier, newest):
+            self._tables.evolve(log, steps, ("new", "old"), {})
 
     def _make_log(self, shape: TableShape, revision: int) -> Table:
         announced = self._shapes.announced_at(self._table, revision)

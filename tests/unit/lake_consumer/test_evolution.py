@@ -15,6 +15,7 @@ from lake_consumer.evolution import (
     WidenColumn,
     can_hold,
     names_in,
+    plan_earlier,
     plan_log,
     plan_mirror,
     plan_rebuild,
@@ -63,6 +64,15 @@ def test_a_rename_keeps_the_column() -> None:
     assert plan_mirror("t", (ID, NAME), (ID, column(2, "title"))) == [RenameColumn("name", "title")]
 
 
+def test_a_name_is_given_up_before_another_column_takes_it() -> None:
+    """Two renames in a row: Iceberg refuses a name that is still there."""
+    held = (column(1, "a"), column(2, "b"))
+
+    steps = plan_mirror("t", held, (column(1, "b"), column(2, "c")))
+
+    assert names_after(held, steps) == {1: "b", 2: "c"}
+
+
 def test_names_can_be_swapped() -> None:
     """One transaction may rename a to b and b to a."""
     held, wanted = (column(1, "a"), column(2, "b")), (column(1, "b"), column(2, "a"))
@@ -91,7 +101,7 @@ def test_a_name_used_again_is_another_column() -> None:
         ("int32", "int64"),
         ("float32", "float64"),
         ("decimal(10,2)", "decimal(12,2)"),
-        ("text", "json"),
+        ("decimal", "text"),
     ],
 )
 def test_wider_types_are_followed_in_place(before: str, after: str) -> None:
@@ -108,6 +118,9 @@ def test_wider_types_are_followed_in_place(before: str, after: str) -> None:
         ("int64", "int32"),
         ("decimal(10,2)", "decimal(10,3)"),
         ("uuid", "text"),
+        ("json", "text"),
+        ("text", "json"),
+        ("list<json>", "list<text>"),
         ("list<int32>", "list<text>"),
     ],
 )
@@ -174,3 +187,32 @@ def test_a_column_describes_itself() -> None:
     gone = replace(AGE, aside=True, relation=77)
     assert read_doc("age", gone.doc) == gone
     assert read_doc("note", "somebody's own column") is None
+
+
+def test_a_log_that_is_past_a_revision_makes_room_for_its_columns() -> None:
+    """A snapshot or KV may tell the newest shape while older changes are still in the stream."""
+    newest = make_shape("t", {"id": "int32", "v": "int64"})
+    earlier = make_shape("t", {"id": "int32", "v": "text", "gone": "date"})
+    held = (ID, column(2, "v", "int64"))
+
+    steps = plan_earlier(held, earlier, newest)
+
+    aside, dropped = replace(column(2, "v__2"), aside=True), column(3, "gone", "date")
+    assert steps == [AddColumn(aside), AddColumn(dropped)]
+    assert names_in(earlier, (*held, aside, dropped)) == ("id", None, "v", "gone")
+    assert names_in(newest, (*held, aside, dropped)) == ("id", "v", None, None)
+    assert plan_earlier((*held, aside, dropped), earlier, newest) == []
+
+
+def test_a_log_makes_room_for_the_table_that_was_there_before() -> None:
+    """Another relation's columns are other columns, whatever their names and attnums."""
+    newest = make_shape("t", {"id": "int32", "v": "text"})
+    earlier = replace(newest, relation_id=77)
+    held = (ID, column(2, "v"))
+
+    steps = plan_earlier(held, earlier, newest)
+
+    added = tuple(step.column for step in steps if isinstance(step, AddColumn))
+    assert [(c.name, c.relation) for c in added] == [("id__1", 77), ("v__2", 77)]
+    assert names_in(earlier, (*held, *added)) == (None, None, "id", "v")
+    assert plan_earlier((*held, *added), earlier, newest) == []

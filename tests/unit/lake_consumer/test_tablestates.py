@@ -56,6 +56,34 @@ def test_what_no_change_tells_of_is_loaded_anew(after: TableShape) -> None:
     assert next_state(LIVE, USERS, after, since=7, can_load=False).kind == "parked"
 
 
+@pytest.mark.parametrize(
+    ("after", "kind"),
+    [
+        ({"id": "int32", "day": "date", "till": "date"}, "live"),
+        ({"id": "int32", "day": "date"}, "live"),
+        ({"id": "int32", "from": "date", "till": "date"}, "loading"),
+        ({"id": "int32", "till": "date", "day": "date"}, "loading"),
+        ({"number": "int32", "day": "date", "till": "date"}, "live"),
+    ],
+)
+def test_a_column_whose_values_may_be_noted_by_name_keeps_it(
+    after: dict[str, str], kind: str
+) -> None:
+    """`infinity` stands in the row's text map under the old name, and would be lost."""
+    before = make_shape("users", {"id": "int32", "day": "date", "till": "date"})
+
+    assert next_state(LIVE, before, make_shape("users", after), since=7, can_load=True).kind == kind
+
+
+def test_another_column_that_takes_the_name_finds_no_noted_values() -> None:
+    """A column is dropped and another one gets its name in the same transaction."""
+    before = make_shape("users", {"id": "int32", "day": "date"})
+    added = replace(make_shape("users", {"id": "int32", "x": "int32", "day": "date"}).columns[2])
+    after = replace(before, columns=(before.columns[0], added))
+
+    assert next_state(LIVE, before, after, since=7, can_load=True).kind == "loading"
+
+
 def test_a_type_that_cannot_become_another_is_loaded_from_a_snapshot() -> None:
     """The column is dropped and added: the snapshot has every value in its new type."""
     state = next_state(LIVE, USERS, INT_NAME, since=7, can_load=True)
