@@ -47,7 +47,14 @@ def settle(names: Sequence[str], known: Evidence) -> list[int]:
         [known.now.get(name, known.before.get(name)) for name in names],
     ]
     rising = (guess for guess in guesses if guess == _only_rising(guess))
-    return _fill(next(rising, _only_rising(guesses[0])), known)
+    found = next(rising, None) or next(filter(None, map(_permuted, guesses)), None)
+    return _fill(found or _only_rising(guesses[0]), known)
+
+
+def _permuted(guess: Positions) -> Positions | None:
+    """Read names that contradict the order as swapped among the same columns, if all are known."""
+    known = sorted({position for position in guess if position is not None})
+    return [*known] if len(known) == len(guess) else None
 
 
 def _likely(name: str, known: Evidence) -> int | None:

@@ -55,6 +55,15 @@ def test_the_order_of_columns_overrules_transaction_ids() -> None:
     assert settle(["id", "b", "a"], known) == [1, 4, 5]
 
 
+@pytest.mark.parametrize("moved_on", ["", "a b"])
+def test_names_that_were_swapped_and_swapped_back_change_no_column(moved_on: str) -> None:
+    """Before the change and now the names stand the other way round: only the order tells."""
+    same = {"id": 1, "a": 2, "b": 3, "c": 4}
+
+    assert settle(["id", "b", "a", "c"], evidence(same, same, moved_on)) == [1, 2, 3, 4]
+    assert settle(["id", "c", "a", "b"], evidence(same, same, moved_on)) == [1, 2, 3, 4]
+
+
 def test_a_column_renamed_twice_is_what_lived_before_and_lives_after() -> None:
     """Nobody knows the name it had in between."""
     known = evidence({"id": 1, "last": 5}, before={"id": 1, "first": 5}, moved_on="last")
