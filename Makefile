@@ -26,8 +26,9 @@ demo: setup ## Run the whole pipeline on embedded servers and prove lake and dat
 test: lint ## Run every test; needs nothing installed
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
-chaos: setup ## Kill everything many times, with a transaction of 2,000,000 rows; about 20 minutes
+chaos: setup ## Kill everything many times (20 minutes), then storms with new seeds for an hour
 	@CHAOS_ROUNDS=20 CHAOS_ROWS=2000000 $(BIN)/python -m pytest tests/crash -v
+	@STORM_MINUTES=60 STORM_STEPS=200 $(BIN)/python -m pytest tests/storm -v -s
 
 bench: setup ## Measure everything beside its ceilings and write benchmarks/README.md anew
 	@$(BIN)/python -m benchmarks
