@@ -203,6 +203,7 @@ class Encoder:
         self.schema_revision = schema_revision
         self._columns = [(c.name, reader_for(c.type, format)) for c in shape.columns]
         self._key = [c.name for c in shape.key]
+        self._key_at = [n for n, c in enumerate(shape.columns) if c.key is not None]
 
     def encode(self, placed: Placed) -> Change:
         """Build the change a placed row message stands for."""
@@ -216,7 +217,7 @@ class Encoder:
             repeat=placed.repeat,
             schema_revision=self.schema_revision,
             data=rows["data"] or {},
-            key=self._old_key(rows) if isinstance(placed.message, Update) else None,
+            key=self._old_key(images, rows) if isinstance(placed.message, Update) else None,
             old=rows.get("old"),
             unchanged=self._unchanged(images["data"] or ()),
             text=text,
@@ -270,13 +271,15 @@ class Encoder:
             if value is UNCHANGED
         )
 
-    def _old_key(self, rows: Mapping[str, Row | None]) -> Row | None:
-        """Give an update's old key, only where it changed."""
-        new, before = rows["data"] or {}, rows["key"] or rows["old"]
-        if not before or not self._key:
+    def _old_key(self, images: Images, rows: Mapping[str, Row | None]) -> Row | None:
+        """Give an update's old key, only where it changed: texts tell, true and 1 are equal."""
+        image = "key" if images["key"] else "old"
+        new, texts, before = images["data"], images[image], rows[image]
+        if not new or not texts or not before:
             return None
-        old_key = {name: before.get(name) for name in self._key}
-        return None if old_key == {name: new.get(name) for name in self._key} else old_key
+        if all(new[at] == texts[at] for at in self._key_at):
+            return None
+        return {name: before.get(name) for name in self._key}
 
 
 def _images(message: TransactionPart) -> Images:

@@ -17,7 +17,7 @@ from schemas.types import CatalogType
 from schemas.values import Format
 from tests.support import wal
 
-INT4, TEXT, DATE, BYTEA, FLOAT8 = 23, 25, 1082, 17, 701
+INT4, TEXT, DATE, BYTEA, FLOAT8, JSONB = 23, 25, 1082, 17, 701, 3802
 COLUMNS = [("id", INT4, True), ("name", TEXT, False), ("born", DATE, False)]
 PLACE = Place(lsn=16, commit_lsn=32, commit_ts="t", xid=1, seq=0, last=True)
 
@@ -86,6 +86,32 @@ def test_a_toasted_key_is_filled_from_the_old_one() -> None:
 def test_an_update_that_changed_the_key_carries_the_old_one() -> None:
     change = encode(wal.update(9, ["2", "Ann", None], ["1", None, None]))
     assert change.key == {"id": 1}
+
+
+@pytest.mark.parametrize(
+    ("oid", "before", "after", "is_new"),
+    [
+        (JSONB, "1", "true", True),
+        (JSONB, "1", "1.0", True),
+        (JSONB, "[0, false]", "[false, 0]", True),
+        (JSONB, "2.5", "2.50", True),
+        (FLOAT8, "-0", "0", True),
+        (FLOAT8, "NaN", "NaN", False),
+        (JSONB, '{"a": 1}', '{"a": 1}', False),
+    ],
+)
+@pytest.mark.parametrize(("identity", "kind"), [("d", "K"), ("f", "O")])
+def test_a_key_has_changed_if_its_text_has(
+    oid: int, before: str, after: str, is_new: bool, identity: str, kind: str
+) -> None:
+    """Python finds true, 1 and 1.0 equal; a consumer would then keep the row of the old key."""
+    facts = TableFacts(columns={"k": fact(1, oid)}, key=(1,))
+    update = wal.update(9, [after], [before], kind)
+    change = encode(update, facts=facts, identity=identity, columns=[("k", oid, True)])
+
+    assert (change.key is not None) == is_new
+    if change.key is not None:
+        assert repr(change.key["k"]) != repr(change.data["k"])
 
 
 def test_under_full_the_key_is_the_primary_key_of_the_catalog() -> None:
