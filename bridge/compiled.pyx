@@ -21,6 +21,8 @@ from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy
 
+from msgpack import unpackb
+
 from bridge.packing import PROBLEMS, Rule
 
 ctypedef unsigned char byte
@@ -209,12 +211,26 @@ cdef class Columns:
     def __dealloc__(self):
         PyMem_Free(self.all)
 
-    cdef bytes pack_other(self, Py_ssize_t n, const byte *text, Py_ssize_t size):
-        """Pack a value that has no rule here; None where it has no native form either."""
+    cdef bytes pack_other(self, Py_ssize_t n, const byte *text, Py_ssize_t size, list as_text):
+        """Pack a value that has no rule here; None where its text is not of its type.
+
+        A value without native form is its text, and its column is added to `as_text`: documents
+        with a number such as 2.50 are as common as any.
+        """
+        cdef byte header[HEADER]
+        cdef bytes value
+        cdef Py_ssize_t size_of_header
         try:
-            return self.packers[n](PyBytes_FromStringAndSize(<const char *>text, size))
+            value = self.packers[n](PyBytes_FromStringAndSize(<const char *>text, size))
         except PROBLEMS:
             return None
+        if value is not None:
+            return value
+        as_text.append(n)
+        size_of_header = put_header(header, size) - header
+        value = PyBytes_FromStringAndSize(NULL, size_of_header + size)
+        put(put(<byte *>PyBytes_AS_STRING(value), header, size_of_header), text, size)
+        return value
 
 
 # --- Frames of the WAL --------------------------------------------------------------------------
@@ -276,24 +292,26 @@ cdef int put_decimal(byte *to, uint64_t number) noexcept:
 cdef class RowCode:
     """One table's and operation's changes, from a frame's bytes to a message."""
 
-    cdef bytes subject, head, head_unchanged, id_suffix
-    cdef bytes lsn_key, data_key, unchanged_key, not_last
+    cdef bytes subject, id_suffix
+    cdef bytes lsn_key, data_key, unchanged_key, text_key, not_last
+    cdef tuple heads, names
     cdef Columns columns
     cdef Py_ssize_t fixed
 
-    def __cinit__(self, *, bytes subject, bytes head, bytes head_unchanged, bytes id_suffix,
-                  bytes lsn_key, bytes data_key, bytes unchanged_key, bytes not_last, columns):
+    def __cinit__(self, *, bytes subject, tuple heads, bytes id_suffix, bytes lsn_key,
+                  bytes data_key, bytes unchanged_key, bytes text_key, bytes not_last, columns):
         self.subject = subject
-        self.head = head
-        self.head_unchanged = head_unchanged
+        self.heads = heads
         self.id_suffix = id_suffix
         self.lsn_key = lsn_key
         self.data_key = data_key
         self.unchanged_key = unchanged_key
+        self.text_key = text_key
         self.not_last = not_last
         self.columns = Columns(columns)
+        self.names = tuple(unpackb(name) for name, _, _ in columns)
         self.fixed = BESIDES + self.columns.names_size + sum(
-            map(len, (head, head_unchanged, lsn_key, data_key, unchanged_key, not_last))
+            map(len, (*heads, lsn_key, data_key, unchanged_key, text_key, not_last))
         )
 
     def __call__(self, bytes frame not None, bytes lsn not None, Py_ssize_t ordinal,
@@ -307,7 +325,7 @@ cdef class RowCode:
     cdef tuple encode(self, bytes frame, const byte *lsn, Py_ssize_t ordinal, Py_ssize_t repeat,
                       bytes transaction):
         cdef Py_ssize_t unchanged, bound
-        cdef list others = None
+        cdef list others = None, as_text = None
         cdef bytes msg_id
         cdef byte small[SMALL]
         cdef byte *out
@@ -318,18 +336,25 @@ cdef class RowCode:
         bound = (self.fixed + PyBytes_GET_SIZE(msg_id) + PyBytes_GET_SIZE(transaction)
                  + PyBytes_GET_SIZE(frame))
         if self.columns.has_others:
-            others = self.pack_others(frame)
+            as_text = []
+            others = self.pack_others(frame, as_text)
             if others is None:
                 return None
             bound += sum(map(len, others))
+            if as_text:
+                # Their names are written once more.
+                bound += self.columns.names_size
+                as_text.sort(key=self.names.__getitem__)
         if bound <= SMALL:
-            body = self.write(small, frame, lsn, ordinal, msg_id, transaction, unchanged, others)
+            body = self.write(small, frame, lsn, ordinal, msg_id, transaction, unchanged, others,
+                              as_text)
         else:
             out = <byte *>PyMem_Malloc(bound)
             if out == NULL:
                 raise MemoryError
             try:
-                body = self.write(out, frame, lsn, ordinal, msg_id, transaction, unchanged, others)
+                body = self.write(out, frame, lsn, ordinal, msg_id, transaction, unchanged, others,
+                                  as_text)
             finally:
                 PyMem_Free(out)
         return None if body is None else (self.subject, msg_id, body)
@@ -368,7 +393,7 @@ cdef class RowCode:
             small + count, more)
         return msg_id
 
-    cdef list pack_others(self, bytes frame):
+    cdef list pack_others(self, bytes frame, list as_text):
         """Pack the values that take Python to understand, in the order of their columns."""
         cdef const byte *end = <const byte *>PyBytes_AS_STRING(frame) + PyBytes_GET_SIZE(frame)
         cdef const byte *at = <const byte *>PyBytes_AS_STRING(frame) + ROW_AT
@@ -379,21 +404,22 @@ cdef class RowCode:
         for n in range(self.columns.count):
             at = next_cell(at, end, &cell)
             if cell.kind == c"t" and self.columns.all[n].rule == OTHER:
-                value = self.columns.pack_other(n, cell.text, cell.size)
+                value = self.columns.pack_other(n, cell.text, cell.size, as_text)
                 if value is None:
                     return None
                 packed.append(value)
         return packed
 
     cdef bytes write(self, byte *out, bytes frame, const byte *lsn, Py_ssize_t ordinal,
-                     bytes msg_id, bytes transaction, Py_ssize_t unchanged, list others):
+                     bytes msg_id, bytes transaction, Py_ssize_t unchanged, list others,
+                     list as_text):
         """Write the body of a row that was surveyed, to where there is room for it."""
         cdef const byte *end = <const byte *>PyBytes_AS_STRING(frame) + PyBytes_GET_SIZE(frame)
         cdef const byte *at = <const byte *>PyBytes_AS_STRING(frame) + ROW_AT
         cdef Column *column
         cdef Py_ssize_t n, other = 0
         cdef Cell cell
-        cdef byte *to = put_bytes(out, self.head_unchanged if unchanged else self.head)
+        cdef byte *to = put_bytes(out, self.heads[(unchanged > 0) + bool(as_text)])
         to = put_bytes(put_header(to, PyBytes_GET_SIZE(msg_id)), msg_id)
         to = put(put_bytes(to, self.lsn_key), lsn, 8)
         to = put_unsigned(put_bytes(to, transaction), <uint64_t>ordinal)
@@ -417,6 +443,10 @@ cdef class RowCode:
         if unchanged:
             to = put_count(put_bytes(to, self.unchanged_key), 0x90, 0xDC, unchanged)
             to = self.put_unchanged(to, frame)
+        if as_text:
+            to = put_count(put_bytes(to, self.text_key), 0x90, 0xDC, len(as_text))
+            for n in as_text:
+                to = put(to, self.columns.all[n].name, self.columns.all[n].name_size)
         to = put_bytes(to, self.not_last)
         return PyBytes_FromStringAndSize(<const char *>out, to - out)
 
@@ -514,17 +544,22 @@ cdef class LinePacker:
         self.columns = Columns(columns)
 
     def pack(self, bytes text not None, Py_ssize_t count):
-        """Pack so many lines, a mark behind each (`copylines`); None where any is not plain."""
+        """Pack so many lines, a mark behind each (`copylines`); None where any is not plain.
+
+        Beside the rows, give which columns of which are text, by their numbers.
+        """
         cdef Py_ssize_t size = PyBytes_GET_SIZE(text), bound
         cdef const byte *at = <const byte *>PyBytes_AS_STRING(text)
         cdef list others = []
+        cdef dict texts = {}
         cdef byte *out
         cdef byte *spare = <byte *>PyMem_Malloc(size + 1)
         if spare == NULL:
             raise MemoryError
         try:
             # Every line is longer than nothing, so a count that lies asks for no memory.
-            if count < 1 or count > size or not self.survey(at, size, count, spare, others):
+            if count < 1 or count > size or not self.survey(at, size, count, spare, others,
+                                                                  texts):
                 return None
             bound = (size + count * (self.columns.names_size + self.columns.count * HEADER)
                      + sum(map(len, others)) + BESIDES)
@@ -532,19 +567,21 @@ cdef class LinePacker:
             if out == NULL:
                 raise MemoryError
             try:
-                return self.write(out, at, size, count, spare, others)
+                body = self.write(out, at, size, count, spare, others)
+                return None if body is None else (body, texts)
             finally:
                 PyMem_Free(out)
         finally:
             PyMem_Free(spare)
 
     cdef bint survey(self, const byte *at, Py_ssize_t size, Py_ssize_t count, byte *spare,
-                     list others) except -1:
+                     list others, dict texts) except -1:
         """Say whether there are as many lines and fields as belong there; pack other values."""
         cdef const byte *end = at + size
         cdef const byte *tab
         cdef Py_ssize_t row, n, length
         cdef bytes value
+        cdef list as_text = []
         for row in range(count):
             for n in range(self.columns.count):
                 tab = <const byte *>memchr(at, c"\t", end - at)
@@ -552,7 +589,9 @@ cdef class LinePacker:
                     return False
                 if self.columns.all[n].rule == OTHER and not is_null(at, tab - at):
                     length = unescape(spare, at, tab - at)
-                    value = self.columns.pack_other(n, spare, length) if length >= 0 else None
+                    if length < 0:
+                        return False
+                    value = self.columns.pack_other(n, spare, length, as_text)
                     if value is None:
                         return False
                     others.append(value)
@@ -560,6 +599,9 @@ cdef class LinePacker:
             if end - at < 2 or at[0] != c"\n" or at[1] != c"\t":
                 return False
             at += 2
+            if as_text:
+                texts[row] = as_text
+                as_text = []
         return at == end
 
     cdef bytes write(self, byte *out, const byte *at, Py_ssize_t size, Py_ssize_t count,

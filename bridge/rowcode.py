@@ -11,6 +11,7 @@ from bridge.rowparts import (
     DATA_KEY,
     LSN_KEY,
     NOT_LAST,
+    TEXT_KEY,
     UNCHANGED_KEY,
     Encode,
     RowParts,
@@ -24,12 +25,12 @@ def compiled(parts: RowParts) -> Encode:
     """Give the compiled function; only where `native` has it."""
     encode: Encode = native("RowCode")(
         subject=parts.subject,
-        head=parts.head,
-        head_unchanged=parts.head_unchanged,
+        heads=parts.heads,
         id_suffix=parts.id_suffix,
         lsn_key=LSN_KEY,
         data_key=DATA_KEY,
         unchanged_key=UNCHANGED_KEY,
+        text_key=TEXT_KEY,
         not_last=NOT_LAST,
         columns=parts.columns,
     )

@@ -22,8 +22,9 @@ PackedRow = tuple[bytes, bytes, bytes]
 Encode = Callable[[bytes, bytes, int, int, bytes], PackedRow | None]
 """From a frame, its LSN, ordinal, repeat and packed transaction.
 
-None says that a change is not plain (an old row or key, a value without native form, anything
-malformed): the caller goes the long way, which is the definition of what is right.
+None says that a change is not plain (an old row or key, a date that is infinity, anything
+malformed): the caller goes the long way, which is the definition of what is right. A document or
+another value without native form is plain where the loops are compiled, and text.
 """
 
 OPERATIONS: Mapping[bytes, tuple[Operation, bytes]] = {
@@ -41,6 +42,7 @@ commit_ts, xid, seq, schema_revision, data and last."""
 LSN_KEY = pack("lsn") + b"\xcf"
 DATA_KEY = pack("data")
 UNCHANGED_KEY = pack("unchanged")
+TEXT_KEY = pack("text")
 NOT_LAST = pack("last") + MSGPACK.ends[False]
 
 
@@ -61,10 +63,11 @@ class RowParts:
     subject: bytes
     id_suffix: bytes
     """Of message ids, behind the LSN."""
-    head: bytes
-    """A body's beginning, up to where the message id is written."""
-    head_unchanged: bytes
-    """The same where columns are named that did not change: that is one more key."""
+    heads: tuple[bytes, bytes, bytes]
+    """A body's beginning, up to where the message id is written: with no, one or two more keys.
+
+    `unchanged` and `text`, which name columns, are only there if they name any.
+    """
     columns: tuple[ColumnParts, ...]
 
 
@@ -85,8 +88,11 @@ def row_parts(shape: TableShape, schema_revision: int, letter: bytes) -> RowPart
         key=letter + shape.relation_id.to_bytes(4) + tuple_kind + count.to_bytes(2),
         subject=subject.encode(),
         id_suffix=f"-{shape.name.token}-{operation.lower()}".encode(),
-        head=map_header(_KEYS) + head,
-        head_unchanged=map_header(_KEYS + 1) + head,
+        heads=(
+            map_header(_KEYS) + head,
+            map_header(_KEYS + 1) + head,
+            map_header(_KEYS + 2) + head,
+        ),
         columns=tuple(
             ColumnParts(pack(column.name), rule_of(column.type.kind), packer_for(column.type))
             for column in shape.columns

@@ -150,8 +150,8 @@ def generated(parts: RowParts) -> Encode:
     names: dict[str, Any] = {
         **_SHARED,
         "SUBJECT": parts.subject,
-        "HEAD": parts.head,
-        "HEAD_UNCHANGED": parts.head_unchanged,
+        "HEAD": parts.heads[0],
+        "HEAD_UNCHANGED": parts.heads[1],
         "MSG_ID": b"%x" + parts.id_suffix.replace(b"%", b"%%"),
         "COUNT": count,
         "PARTS": count + 1,

@@ -9,7 +9,7 @@ What a fast way does not understand goes value by value through `packer_for`, th
 changes: infinity, BC, NULL, escapes and long text cost more, and come out the same.
 
 Where there are compiled loops, they take whole blocks in 0.2 us a row, and leave to this way those
-with a value that has no native form.
+with a date or time that has no native form.
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ from schemas.types import TEXT
 
 Texts = dict[int, list[str]]
 """A row's ordinal in its block to the columns that carry PostgreSQL's text there."""
+
+PackPlain = Callable[[bytes, int], tuple[bytes, dict[int, list[int]]] | None]
+"""From lines and their count to rows, and the numbers of columns that are text by row."""
 
 _NIL = b"\xc0"
 
@@ -123,7 +126,7 @@ def _read(cell: bytes) -> bytes | None:
     return None if cell == NULL else unescape(cell) if b"\\" in cell else cell
 
 
-def plain_packer(columns: Sequence[Column]) -> Callable[[bytes, int], bytes | None]:
+def plain_packer(columns: Sequence[Column]) -> PackPlain:
     """Give the compiled way; None from it says that some line is not plain."""
     keys = [msgpack.packb(column.name) for column in columns]
     keys[0] = map_header(len(columns)) + keys[0]
@@ -133,7 +136,7 @@ def plain_packer(columns: Sequence[Column]) -> Callable[[bytes, int], bytes | No
             for key, column in zip(keys, columns, strict=True)
         ]
     )
-    pack: Callable[[bytes, int], bytes | None] = packer.pack
+    pack: PackPlain = packer.pack
     return pack
 
 
@@ -151,8 +154,10 @@ class BlockPacker:
     def pack(self, lines: Lines) -> Block:
         if not self._columns:
             return self._pack_nothing(lines)
-        if self._pack_plain and (body := self._pack_plain(lines.text, lines.count)) is not None:
-            return Block(lines.count, body)
+        if self._pack_plain and (packed := self._pack_plain(lines.text, lines.count)) is not None:
+            body, numbers = packed
+            texts = {row: [self._names[n] for n in odd] for row, odd in numbers.items()}
+            return Block(lines.count, body, texts)
         return self.pack_columns(lines)
 
     def pack_columns(self, lines: Lines) -> Block:

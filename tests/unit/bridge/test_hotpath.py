@@ -23,7 +23,7 @@ from schemas.events import Place
 from schemas.shapes import TableShape
 from tests.property.cases import JSON
 from tests.support import wal
-from tests.support.native import both_ways
+from tests.support.native import both_ways, needs_native
 
 LSN, SEQ, REPEAT = 0x1234, 7, 2
 PLACE = Place(lsn=LSN, commit_lsn=99, commit_ts="2025-01-01T", xid=5, seq=SEQ, last=False)
@@ -153,6 +153,28 @@ def test_the_short_way_equals_the_long_way(
 def test_what_is_not_plain_goes_the_long_way(way: str, payload: bytes, is_hot: bool) -> None:
     """The long way knows old rows, values without native form and every error; the short none."""
     assert (hot(way, payload) is not None) == is_hot
+
+
+@needs_native
+@pytest.mark.parametrize("unchanged", [(), (2,), (2, 3)])
+@pytest.mark.parametrize("kind", "IUD")
+@pytest.mark.parametrize(
+    ("doc", "items"), [('{"a": 2.50}', "{1}"), ("1", "[0:1]={1,2}"), ("null", "[0:1]={1,2}")]
+)
+def test_values_that_are_text_stay_on_the_short_way(
+    kind: str, unchanged: tuple[int, ...], doc: str, items: str
+) -> None:
+    """Documents with a price in them are common, and the long way costs eight times as much."""
+    row: list[wal.Column] = [*PLAIN[:-2], doc, items]
+    for column in unchanged:
+        row[column] = b"u"
+    payload = CHANGES[kind](row)
+
+    packed = hot("compiled", payload)
+
+    assert packed is not None
+    assert "text" in MSGPACK.decode(packed[2])
+    assert canonical(MSGPACK.decode(packed[2])) == canonical(long(payload))
 
 
 @both_ways
