@@ -10,6 +10,7 @@ import asyncio
 import os
 import random
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -328,6 +329,7 @@ def brewing(plan: Plan, server_folder: Path, folder: Path) -> Iterator[Storm]:
         nats = stack.enter_context(EmbeddedNats(server_folder / "nats"))
         connection = stack.enter_context(connect(postgres.dsn()))
         writers = set_up(connection, postgres.dsn(), plan)
+        prepare_database(postgres)
         bridge = BridgeProcess(
             {**postgres.env(), **nats.env()},
             *("--slot", SLOT, "--pub", PUBLICATION, "--durability", "acked"),
@@ -347,6 +349,22 @@ def brewing(plan: Plan, server_folder: Path, folder: Path) -> Iterator[Storm]:
             # Else the lake meets tables whose history is in the stream already.
             storm.quiesce()
         yield storm
+
+
+def prepare_database(postgres: EmbeddedPostgres) -> None:
+    """Run `init.sh`, which also installs what reports DDL in the WAL where it has that."""
+    environ = {
+        **os.environ,
+        **postgres.psql_env(),
+        "POSTGRES_BRIDGE_PASSWORD": "storm",
+        "BRIDGE_PUBLICATION": PUBLICATION,
+        "BRIDGE_TABLES": "moment",
+    }
+    script = Path(__file__).parents[2] / "init.sh"
+    done = subprocess.run(
+        ["sh", str(script)], env=environ, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def set_up(connection: Connection, dsn: str, plan: Plan) -> list[Writer]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import psycopg
@@ -240,15 +241,16 @@ class LogJudge:
         for at, (column, type_oid, modifier) in enumerate(relation.columns):
             attnums = self._attnums.get((relation.oid, column), set())
             candidates = [own for own, (attnum, _) in columns.items() if attnum in attnums]
-            aliases = {
+            aliases = sorted(
                 name
                 for (oid, name), held in self._attnums.items()
                 if oid == relation.oid and held & attnums
-            }
+            )
             kind = self._type(type_oid, modifier)
             wrong = list(range(len(images)))
-            for own in candidates:
-                wrong = self._wrong(wrong, images, (at, which, own, kind), aliases)
+            # A value kept as text stands under the name that its column had when it was written.
+            for own, noted in product(candidates, [*aliases, *candidates]):
+                wrong = self._wrong(wrong, images, (at, which, own, kind), noted)
             if wrong:
                 image, row, change = images[wrong[0]]
                 seen = {own: (row[which] or {}).get(own) for own in candidates}
@@ -272,11 +274,11 @@ class LogJudge:
         places: Sequence[int],
         images: Sequence[tuple[Image, dict[str, Any], Change]],
         column: tuple[int, str, str, str],
-        aliases: Collection[str],
+        noted: str,
     ) -> list[int]:
         """Those places of a column where the log says another value than PostgreSQL."""
         at, which, own, kind = column
-        cells = [_cell(images[place][1], which, own, aliases) for place in places]
+        cells = [_cell(images[place][1], which, own, noted) for place in places]
         try:
             texts: list[Row] = copied_texts(self._connection, [kind], [[cell] for cell in cells])
         except psycopg.Error:
@@ -295,13 +297,10 @@ class LogJudge:
         return wrong
 
 
-def _cell(row: Mapping[str, Any], which: str, own: str, aliases: Collection[str]) -> object:
-    """A value; as text it is kept under the name that the column had when it was written."""
+def _cell(row: Mapping[str, Any], which: str, own: str, noted: str) -> object:
     image = row[which] or {}
-    if image.get(own) is not None:
-        return image[own]
-    texts = dict(image.get(TEXTS) or ())
-    return next((texts[name] for name in (own, *aliases) if name in texts), None)
+    value = image.get(own)
+    return value if value is not None else dict(image.get(TEXTS) or ()).get(noted)
 
 
 def describe(states: Mapping[LakeName, TableState], table: str) -> str:
