@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test chaos bench bench-check lint format docs clean
+.PHONY: help setup demo test chaos mutants bench bench-check lint format docs clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,6 +29,9 @@ test: lint ## Run every test; needs nothing installed
 chaos: setup ## Kill everything many times (20 minutes), then storms with new seeds for an hour
 	@CHAOS_ROUNDS=20 CHAOS_ROWS=2000000 $(BIN)/python -m pytest tests/crash -v
 	@STORM_MINUTES=60 STORM_STEPS=200 $(BIN)/python -m pytest tests/storm -v -s
+
+mutants: setup ## Measure how many small faults in the deciding modules the tests see; 15 minutes
+	@$(BIN)/python -m tests.mutants $(if $(MINUTES),--minutes $(MINUTES))
 
 bench: setup ## Measure everything beside its ceilings and write benchmarks/README.md anew
 	@$(BIN)/python -m benchmarks

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from typing import ClassVar
 
 import pytest
 
@@ -81,3 +82,61 @@ def test_backoff_grows_to_a_bound_and_jitter_only_shortens_it() -> None:
     backoff = Backoff(first=timedelta(seconds=1), longest=timedelta(seconds=10))
     assert [backoff.delay(n, 0) for n in (1, 2, 3, 5, 500)] == [1, 2, 4, 10, 10]
     assert backoff.delay(3, 1) == 2
+
+
+class CountedBackoff(Backoff):
+    """Remembers which failures in a row it was asked for."""
+
+    asked: ClassVar[list[int]] = []
+
+    def delay(self, failures: int, jitter: float) -> float:  # noqa: ARG002 - the signature
+        self.asked.append(failures)
+        return 0.0
+
+
+async def test_failures_are_counted_in_a_row_and_streaming_ends_the_row() -> None:
+    status = Status("s", "p")
+    CountedBackoff.asked.clear()
+    streams = [False, False, True, False]
+    states = []
+
+    async def session() -> None:
+        states.append(status.state)
+        if not streams:
+            return
+        status.sessions += streams.pop(0)
+        raise SourceLost("x")
+
+    await supervise(
+        session,
+        status=status,
+        stop=asyncio.Event(),
+        start_timeout=timedelta(seconds=60),
+        backoff=CountedBackoff(),
+    )
+
+    assert CountedBackoff.asked == [1, 2, 1, 2]
+    assert states[1:] == ["starting", "starting", "reconnecting", "reconnecting"]
+    assert status.last_error == "x"
+
+
+async def test_a_request_to_stop_ends_the_wait_and_begins_no_session() -> None:
+    stop = asyncio.Event()
+    sessions = 0
+
+    async def session() -> None:
+        nonlocal sessions
+        sessions += 1
+        asyncio.get_running_loop().call_later(0.01, stop.set)
+        raise SourceLost("x")
+
+    hour = timedelta(hours=1)
+    await supervise(
+        session,
+        status=streamed(),
+        stop=stop,
+        start_timeout=timedelta(),
+        backoff=Backoff(first=hour, longest=hour),
+    )
+
+    assert sessions == 1

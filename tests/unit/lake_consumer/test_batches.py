@@ -120,3 +120,39 @@ def test_batches_grow_while_there_is_a_backlog() -> None:
     assert sizes == [100, 200, 400, 800, 1_000, 1_000]
     assert pace.messages(10.0) == 100
     assert pace.messages(1_000.0) == 10
+
+
+@pytest.mark.parametrize("sizes", [(1,), (2, 1, 3), (5, 1, 1), (1, 9, 2), (3, 3), (17,)])
+def test_every_plan_is_what_looking_at_every_message_gives(sizes: tuple[int, ...]) -> None:
+    """The end that fits, else that of the first transaction, else none; by a few looks."""
+    stream = Stream(*sizes)
+    total = len(stream.marks)
+    starts = [1, *(n + 1 for n, mark in enumerate(stream.marks, start=1) if mark.last)]
+    for first in starts:
+        for newest in range(first - 1, total + 1):
+            ends = [n for n in range(first, newest + 1) if stream.marks[n - 1].last]
+            for count in range(1, total + 2):
+                fitting = [end for end in ends if end < first + count]
+                expected = fitting[-1] if fitting else next(iter(ends), None)
+
+                batch = plan_batch(first, newest, count, stream.look)
+
+                assert (batch and batch.last) == expected
+                assert batch is None or batch.messages == batch.last - first + 1
+
+
+def test_one_message_is_a_range_and_no_range_is_empty() -> None:
+    """A task without messages costs as much as one with some."""
+    assert split_range(5, 5, 8) == [(5, 5)]
+    assert split_range(5, 8, 2) == [(5, 6), (7, 8)]
+    assert split_range(1, 3, 8) == [(1, 1), (2, 2), (3, 3)]
+    assert split_range(1, 3, 0) == [(1, 3)]
+
+
+def test_the_pace_is_kept_while_less_is_behind_than_was_taken() -> None:
+    pace = Pace(BatchLimits(max_messages=1_000, max_bytes=10_000, first_messages=100))
+
+    pace.applied(100, behind=100)
+
+    assert pace.messages(0.5) == 100
+    assert BatchLimits(max_messages=5, max_bytes=2).messages(0.5) == 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
@@ -15,6 +16,7 @@ import pytest
 
 from lake_consumer.columns import columns_of
 from lake_consumer.fold import Event, fold
+from lake_consumer.iceberg import blocks as blocks_module
 from lake_consumer.iceberg.blocks import BLOCKS, FOLDED_COLUMNS, BlockMaker, TablePlan
 from lake_consumer.iceberg.datafiles import FIELD_ID, FileTarget
 from lake_consumer.iceberg.decode import Decoder
@@ -280,3 +282,64 @@ def test_blocks_fold_to_what_their_changes_fold_to(seed: int, kind: str, buckets
     assert {r["row"]["id"]: r["base"]["id"] for r in healing} == {
         k: o.base for k, o in expected.items() if o.kept
     }
+
+
+def test_messages_are_decoded_when_there_are_enough_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A table with many is decoded at once; the few of many tables when they are many together."""
+    monkeypatch.setattr(blocks_module, "DECODE_ROWS", 3)
+    monkeypatch.setattr(blocks_module, "HELD_CHANGES", 4)
+    monkeypatch.setattr(blocks_module, "EMIT_BYTES", 50)
+    maker = BlockMaker({"t": plan(), "u": plan()})
+
+    def add(sequence: int, table: str) -> list[tuple[str, int]]:
+        maker.add(sequence, f"cdc.{table}.insert".encode(), message("INSERT", row(sequence)), 10)
+        assert maker.decode() == []
+        return [(one["token"], one["rows"]) for batch in maker.emit() for one in batch.to_pylist()]
+
+    assert [add(n, "t") for n in (1, 2)] == [[], []]
+    assert add(3, "t") == [("t", 3)]
+    assert [add(n, table) for n, table in ((4, "t"), (5, "t"), (6, "u"), (7, "u"))] == [[]] * 4
+    assert add(8, "v") == [("t", 2), ("u", 2), ("v", None)], "an unknown table is asked for"
+    assert [add(n, "t") for n in (9, 10)] == [[], []]
+
+
+def test_a_maker_is_full_by_the_bytes_since_it_gave_out_blocks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(blocks_module, "EMIT_BYTES", 30)
+    maker = BlockMaker({"t": plan(buckets=4)})
+    for _ in range(2):
+        seen = []
+        for sequence in range(1, 4):
+            maker.add(sequence, b"cdc.t.insert", message("INSERT", row(sequence)), 10)
+            seen.append(maker.is_full)
+        assert seen == [False, False, True]
+        maker.decode(all=True)
+        [blocks] = list(maker.emit())
+        assert sum(blocks["bytes"].to_pylist()) == 30
+    assert list(maker.emit()) == []
+
+
+def test_facts_of_a_table_without_a_key_say_nothing_of_keys() -> None:
+    made = replace(plan(), key=None)
+    update = message("UPDATE", row(2), key={"id": 1})
+
+    keyless = Facts.of(make(BlockMaker({"t": made}), [update]).to_pylist())
+    plain = Facts.of(make(BlockMaker({"t": plan()}), [message("INSERT", row(2))]).to_pylist())
+
+    assert (keyless.moved, keyless.edges) == (False, None)
+    assert (plain.moved, plain.unchanged, plain.edges, plain.inserts) == (False, False, (2, 2), 1)
+    assert plain.truncated is None
+
+
+def test_keys_spread_over_all_buckets() -> None:
+    """Neighbours too, which is what keys mostly are; a bucket for all would fold in one task."""
+    keys = keyed()
+    parts = [pa.array(range(1_000), type=pa.int64())]
+
+    sizes = Counter(keys.buckets(parts, 8).tolist())
+
+    assert sorted(sizes) == list(range(8))
+    assert max(sizes.values()) < 200

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from lake_consumer.care import (
+    MANY_MANIFESTS,
     CareOptions,
     Health,
     SnapshotFacts,
     needs_compaction,
+    needs_manifests,
     plan_cuts,
     plan_expiry,
 )
@@ -126,3 +129,23 @@ def test_compaction_is_due_by_small_files_or_by_deleted_rows(
     )
 
     assert needs_compaction(health, CareOptions(small_files=20, delete_ratio=0.1)) is due
+
+
+def test_a_table_without_deleted_rows_is_left_alone() -> None:
+    """With a ratio of zero every deleted row is too many, and none is still none."""
+    options = CareOptions(small_files=20, delete_ratio=0.0)
+    clean = Health(
+        data_files=5, small_files=0, rows=0, deleted_rows=0, manifests=MANY_MANIFESTS, snapshots=1
+    )
+
+    assert not needs_compaction(clean, options)
+    assert needs_compaction(replace(clean, rows=100, deleted_rows=1), options)
+    assert needs_manifests(clean)
+    assert not needs_manifests(replace(clean, manifests=MANY_MANIFESTS - 1))
+
+
+def test_a_snapshot_goes_only_when_it_is_older_than_the_limit() -> None:
+    history = [_snapshot(1), _snapshot(2), _snapshot(3)]
+
+    assert plan_expiry(history, 3, (), older_than=START + timedelta(hours=2)) == [1]
+    assert plan_expiry(history, None, (), older_than=START + timedelta(hours=9)) == [1, 2, 3]

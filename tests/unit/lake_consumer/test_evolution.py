@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from lake_consumer.columns import LakeColumn, read_doc
+from lake_consumer.columns import LakeColumn, columns_of, read_doc
 from lake_consumer.errors import IncompatibleShape
 from lake_consumer.evolution import (
     AddColumn,
@@ -19,6 +19,7 @@ from lake_consumer.evolution import (
     plan_log,
     plan_mirror,
     plan_rebuild,
+    renames_in,
 )
 from schemas.types import parse_type
 from tests.support.lake import make_shape
@@ -216,3 +217,13 @@ def test_a_log_makes_room_for_the_table_that_was_there_before() -> None:
     assert [(c.name, c.relation) for c in added] == [("id__1", 77), ("v__2", 77)]
     assert names_in(earlier, (*held, *added)) == (None, None, "id", "v")
     assert plan_earlier((*held, *added), earlier, newest) == []
+
+
+def test_renames_name_only_columns_that_are_called_otherwise_now() -> None:
+    """Unchanged TOAST is named as its own revision called it; two columns may exchange names."""
+    before = make_shape("t", {"id": "int64", "a": "text", "b": "text"})
+    after = make_shape("t", {"id": "int64", "b": "text", "a": "text"})
+
+    renames = renames_in({1: before, 2: after}, columns_of(after))
+
+    assert renames == {(1, "a"): "b", (1, "b"): "a"}

@@ -33,3 +33,13 @@ def test_deleted_sequences_are_joined() -> None:
 def _place(gap: Gap | None) -> tuple[int, int]:
     assert gap is not None
     return gap.first, gap.last
+
+
+def test_a_gap_of_one_message_right_where_reading_goes_on_is_one() -> None:
+    holes = next_gap(5, 1, ((5, 5),), None)
+    marked = next_gap(5, 1, (), 5)
+
+    assert holes is not None
+    assert (holes.first, holes.last) == (5, 5)
+    assert marked is not None
+    assert (marked.first, marked.last) == (5, 5)

@@ -2,7 +2,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from lake_consumer.loads import Ask, Asked, Load, Meta, Notices, Park, Wait, plan_load
+from lake_consumer.loads import (
+    ASK_AGAIN_SECONDS,
+    REFUSALS_AT_MOST,
+    Ask,
+    Asked,
+    Load,
+    Meta,
+    Notices,
+    Park,
+    Wait,
+    plan_load,
+)
 from lake_consumer.tablestates import TableState, loading
 from schemas.names import TableName
 from schemas.snapshots import SnapshotName
@@ -105,3 +116,38 @@ def test_a_bridge_that_refuses_time_and_again_parks_the_table() -> None:
 
     assert plan(Notices(request=2, is_settled=True, error=(4, "gone")), asked) == Park("gone")
     assert plan(Notices(request=2, is_settled=True, error=(1, "old")), asked) == Ask()
+
+
+def test_an_error_counts_from_behind_the_request_on() -> None:
+    """What stands before the request answered another one."""
+    asked = Asked(request=4, times=1, at=0.0)
+
+    assert plan(Notices(error=(4, "old")), asked) == Ask()
+    assert plan(Notices(error=(5, "new")), asked) == Ask("new")
+
+
+def test_the_last_refusal_parks_and_the_one_before_asks_again() -> None:
+    refused = Notices(error=(5, "no"))
+    times = REFUSALS_AT_MOST - 1
+
+    assert plan(refused, Asked(request=4, times=9, refusals=times)) == Park("no")
+    assert plan(refused, Asked(request=4, times=9, refusals=times - 1)) == Ask("no")
+
+
+def test_asking_again_takes_longer_each_time_up_to_a_limit() -> None:
+    for times in range(len(ASK_AGAIN_SECONDS) + 3):
+        patience = ASK_AGAIN_SECONDS[min(times, len(ASK_AGAIN_SECONDS) - 1)]
+        asked = Asked(request=4, times=times, at=100.0)
+
+        assert plan(Notices(), asked, now=100.0 + patience) == Ask()
+        if patience:
+            assert plan(Notices(), asked, now=99.9 + patience) == Wait()
+
+
+def test_a_snapshot_counts_from_where_the_log_is_complete_on() -> None:
+    """And its meta only behind the place in INIT that the state names."""
+    exact = meta(4, cdc_sequence=50)
+    resync = TableState("loading", "resync", since=50, after=4)
+
+    assert plan(Notices(metas=[exact])) == Load(exact)
+    assert plan(Notices(metas=[exact]), state=resync) == Ask()

@@ -49,3 +49,9 @@ def test_a_stream_made_anew_stops_the_lake() -> None:
 def test_an_empty_stream_after_everything_was_read_is_no_gap() -> None:
     """Age may empty the stream; its next message will be the one that is due."""
     assert plan_resume(at(50), [at(50)], 51, 50) == Resume(51)
+
+
+def test_an_interrupted_batch_of_one_message_is_taken_again() -> None:
+    resume = plan_resume(Watermark(4, 40), [Watermark(5, 50)], 1, 5)
+
+    assert resume == Resume(5, 5)

@@ -15,9 +15,10 @@ from lake_consumer.verify.canonical import (
     _any_reader,
     lake_reader,
     noted_reader,
+    shown,
     text_reader,
 )
-from lake_consumer.verify.ranges import KeyRanges, RangeSums
+from lake_consumer.verify.ranges import KeyRanges, RangeSums, digest, order_of
 from lake_consumer.verify.replay import LoggedChange, replay, touched_keys
 from lake_consumer.verify.rows import compare
 from lake_consumer.verify.visibility import SeenTransactions
@@ -209,3 +210,17 @@ def test_rows_are_told_apart_by_kind_of_difference() -> None:
         (2,): "differs", (3,): "missing", (4,): "repeated", (5,): "extra",
     }  # fmt: skip
     assert found[(2,)].columns(["id", "v"]) == {"v": {"postgres": "b", "lake": "x"}}
+
+
+def test_the_order_of_keys_is_by_value_kind_and_text() -> None:
+    """It decides which range a key belongs to, on both sides and on every machine."""
+    assert order_of((7, "z", None)) == ((0, 7, ""), (1, 0, "z"), (2, 0, "None"))
+    assert order_of((9,)) < order_of((10,)) < order_of(("",)) < order_of((None,))
+    assert 0 <= digest((1, "a")) < 1 << 128
+    assert digest((1, "a")) != digest((1, "b"))
+
+
+def test_cells_are_shown_as_plain_json() -> None:
+    assert shown((1.5, float("nan"), float("-inf"), b"\x00", InText("infinity"), None)) == [
+        1.5, "nan", "-inf", "\\x00", "infinity", None,
+    ]  # fmt: skip
