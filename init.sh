@@ -2,8 +2,8 @@
 # Prepare a PostgreSQL database for the bridge: a least-privilege role, its grants, a publication.
 #
 # Run it against any server through psql's own variables (PGHOST, PGUSER, ...), or put it in
-# /docker-entrypoint-initdb.d of the postgres image. A second run mends what is missing and removes
-# nothing. Names reach SQL only as psql variables and through format(%I), never pasted, and all of it
+# /docker-entrypoint-initdb.d of the postgres image. A second run adds what is missing and removes
+# nothing; --remove takes only its event triggers away. Names reach SQL only as psql variables and through format(%I), never pasted, and all of it
 # is one transaction: it happens whole or not at all.
 
 # The postgres image sources a script that is not executable, with its own list of files as
@@ -13,10 +13,17 @@ walbridge_init() (
 
     usage() {
         cat <<'USAGE'
-Usage: init.sh [--help]
+Usage: init.sh [--help | --remove]
 
 Prepares a database for the bridge. Run it as a superuser; with BRIDGE_TABLES, the tables' owner
 with CREATEROLE and REPLICATION will do.
+
+If the role may create event triggers, it installs three (walbridge_ddl, walbridge_drop,
+walbridge_rewrite) with their functions in schema walbridge. They report DDL on published tables
+in the WAL, at its place. They never make a statement fail. The bridge works without them and then
+finds such DDL by polling the catalog. A second run upgrades them.
+
+  --remove   remove the event triggers and their functions, and nothing else
 
   POSTGRES_BRIDGE_USER           role of the bridge                        (bridge)
   POSTGRES_BRIDGE_PASSWORD       its password, set anew at each run        (required)
@@ -37,12 +44,28 @@ USAGE
         exit "${2:-1}"
     }
 
+    remove=
     for argument in "$@"; do
         case $argument in
             -h | --help) usage && exit 0 ;;
+            --remove) remove=yes ;;
             *) usage >&2 && fail "unknown argument: $argument" 2 ;;
         esac
     done
+
+    if [ -n "$remove" ]; then
+        "${PSQL:-psql}" --no-psqlrc --quiet --set ON_ERROR_STOP=1 --set VERBOSITY=terse \
+            --single-transaction --file - <<'SQL'
+SET LOCAL client_min_messages = 'warning';
+DROP EVENT TRIGGER IF EXISTS walbridge_ddl;
+DROP EVENT TRIGGER IF EXISTS walbridge_drop;
+DROP EVENT TRIGGER IF EXISTS walbridge_rewrite;
+DROP FUNCTION IF EXISTS walbridge.on_ddl(), walbridge.on_drop(), walbridge.on_rewrite();
+DROP FUNCTION IF EXISTS walbridge.report(oid[], text, text);
+DROP SCHEMA IF EXISTS walbridge;
+SQL
+        exit 0
+    fi
 
     if [ -n "${POSTGRES_BRIDGE_PASSWORD_FILE:-}" ]; then
         [ -z "${POSTGRES_BRIDGE_PASSWORD:-}" ] ||
@@ -197,6 +220,113 @@ SELECT format('ALTER PUBLICATION %I ADD TABLE %I.%I', :'publication', nspname, r
  WHERE relation IN (SELECT relation FROM walbridge_asked)
    AND relation NOT IN (SELECT prrelid FROM pg_publication_rel WHERE prpubid = :publication_oid) \gexec
 \endif
+
+-- Event triggers that report DDL on published tables in the WAL, where the role may create them.
+-- They only say where to look; the bridge takes the facts from the catalog. An error in them is a
+-- warning: no statement fails because of them.
+DO $install$
+BEGIN
+    CREATE SCHEMA IF NOT EXISTS walbridge;
+
+    CREATE OR REPLACE FUNCTION walbridge.report(relations oid[], kind text, reason text) RETURNS void
+    LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $body$
+        SELECT pg_logical_emit_message(true, 'bridge-ddl', json_build_object('version', 1, 'events', events)::text)
+          FROM (SELECT json_agg(json_build_object('kind', kind, 'relation_id', c.oid::bigint, 'schema', n.nspname,
+                                                  'table', c.relname, 'reason', reason)) AS events
+                  FROM (SELECT DISTINCT coalesce(a.relid, r.oid) AS oid
+                          FROM unnest(relations) AS r(oid)
+                          LEFT JOIN LATERAL pg_partition_ancestors(r.oid) AS a(relid) ON true) AS t
+                  JOIN pg_class AS c ON c.oid = t.oid
+                  JOIN pg_namespace AS n ON n.oid = c.relnamespace
+                 WHERE c.relkind IN ('r', 'p') AND c.relpersistence <> 't'
+                   AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast')
+                   AND (EXISTS (SELECT FROM pg_publication WHERE puballtables)
+                        OR EXISTS (SELECT FROM pg_publication_rel WHERE prrelid = c.oid)
+                        OR EXISTS (SELECT FROM pg_publication_namespace WHERE pnnspid = c.relnamespace))) AS found
+         WHERE events IS NOT NULL;
+    $body$;
+
+    CREATE OR REPLACE FUNCTION walbridge.on_ddl() RETURNS event_trigger
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $body$
+    DECLARE
+        relations oid[];
+        published oid[];
+    BEGIN
+        IF NOT EXISTS (SELECT FROM pg_publication) THEN
+            RETURN;
+        END IF;
+        SELECT array_agg(objid) FILTER (WHERE classid = 'pg_class'::regclass), array_agg(r.prrelid)
+          INTO relations, published
+          FROM pg_event_trigger_ddl_commands() AS d
+          LEFT JOIN pg_publication_rel AS r ON d.classid = 'pg_publication_rel'::regclass AND r.oid = d.objid;
+        SELECT relations || array_agg(DISTINCT a.attrelid) INTO relations
+          FROM pg_event_trigger_ddl_commands() AS d
+          JOIN pg_attribute AS a ON d.classid = 'pg_type'::regclass AND a.atttypid = d.objid;
+        IF relations IS NOT NULL THEN
+            PERFORM walbridge.report(relations, 'alter', tg_tag);
+        END IF;
+        IF array_remove(published, NULL) <> '{}' THEN
+            PERFORM walbridge.report(array_remove(published, NULL), 'publish', tg_tag);
+        END IF;
+    EXCEPTION WHEN OTHERS THEN
+        RAISE WARNING 'walbridge: % is not reported in the WAL: %', tg_tag, SQLERRM;
+    END $body$;
+
+    CREATE OR REPLACE FUNCTION walbridge.on_drop() RETURNS event_trigger
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $body$
+    DECLARE
+        events json;
+    BEGIN
+        IF NOT EXISTS (SELECT FROM pg_publication) THEN
+            RETURN;
+        END IF;
+        WITH dropped AS (SELECT * FROM pg_event_trigger_dropped_objects() WHERE NOT is_temporary),
+        relation AS (SELECT address_names FROM dropped WHERE object_type = 'publication relation')
+        SELECT json_agg(event) INTO events FROM (
+            SELECT json_build_object('kind', 'drop', 'relation_id', d.objid::bigint, 'schema', d.schema_name,
+                                     'table', d.object_name, 'reason', tg_tag) AS event
+              FROM dropped AS d
+             WHERE d.classid = 'pg_class'::regclass AND d.objsubid = 0 AND d.object_type = 'table'
+               AND (EXISTS (SELECT FROM pg_publication WHERE puballtables)
+                    OR EXISTS (SELECT FROM relation AS r WHERE r.address_names = ARRAY[d.schema_name, d.object_name])
+                    OR EXISTS (SELECT FROM pg_publication_namespace AS p JOIN pg_namespace AS n ON n.oid = p.pnnspid
+                                WHERE n.nspname = d.schema_name))
+            UNION ALL
+            SELECT json_build_object('kind', 'unpublish', 'relation_id', c.oid::bigint, 'schema', n.nspname,
+                                     'table', c.relname, 'reason', tg_tag)
+              FROM relation AS r
+              JOIN pg_namespace AS n ON n.nspname = r.address_names[1]
+              JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relname = r.address_names[2]) AS all_events;
+        IF events IS NOT NULL THEN
+            PERFORM pg_logical_emit_message(true, 'bridge-ddl',
+                                            json_build_object('version', 1, 'events', events)::text);
+        END IF;
+    EXCEPTION WHEN OTHERS THEN
+        RAISE WARNING 'walbridge: % is not reported in the WAL: %', tg_tag, SQLERRM;
+    END $body$;
+
+    CREATE OR REPLACE FUNCTION walbridge.on_rewrite() RETURNS event_trigger
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $body$
+    BEGIN
+        PERFORM walbridge.report(ARRAY[pg_event_trigger_table_rewrite_oid()], 'rewrite', tg_tag);
+    EXCEPTION WHEN OTHERS THEN
+        RAISE WARNING 'walbridge: % is not reported in the WAL: %', tg_tag, SQLERRM;
+    END $body$;
+
+    REVOKE ALL ON FUNCTION walbridge.report(oid[], text, text), walbridge.on_ddl(), walbridge.on_drop(),
+        walbridge.on_rewrite() FROM PUBLIC;
+    IF NOT EXISTS (SELECT FROM pg_event_trigger WHERE evtname = 'walbridge_ddl') THEN
+        CREATE EVENT TRIGGER walbridge_ddl ON ddl_command_end EXECUTE FUNCTION walbridge.on_ddl();
+    END IF;
+    IF NOT EXISTS (SELECT FROM pg_event_trigger WHERE evtname = 'walbridge_drop') THEN
+        CREATE EVENT TRIGGER walbridge_drop ON sql_drop EXECUTE FUNCTION walbridge.on_drop();
+    END IF;
+    IF NOT EXISTS (SELECT FROM pg_event_trigger WHERE evtname = 'walbridge_rewrite') THEN
+        CREATE EVENT TRIGGER walbridge_rewrite ON table_rewrite EXECUTE FUNCTION walbridge.on_rewrite();
+    END IF;
+EXCEPTION WHEN insufficient_privilege THEN
+    RAISE NOTICE 'role % may not create event triggers: the bridge finds DDL by polling the catalog', current_user;
+END $install$;
 
 -- PostgreSQL refuses UPDATE and DELETE on a published table whose rows it cannot name.
 SELECT format('warning: %I.%I has no primary key: PostgreSQL will refuse UPDATE and DELETE on it. Add a key, or run: ALTER TABLE %I.%I REPLICA IDENTITY FULL;',

@@ -13,6 +13,7 @@ from datetime import timedelta
 from nats.js import JetStreamContext
 
 from bridge import VERSION
+from bridge.catalogwatch import CatalogWatch
 from bridge.config import BridgeConfig
 from bridge.errors import BridgeError, ChainBroken, SinkRefused, SlotGone, SlotLost, SourceLost
 from bridge.gaps import gap_message, leaves_gap
@@ -29,6 +30,7 @@ from bridge.pipeline import Pipeline
 from bridge.postgres import catalog, connection
 from bridge.postgres.slot import CreateSlot, Slot, create_slot, drop_slot, find_slot, plan_slot
 from bridge.postgres.slotwatch import SlotWatcher, seconds_left
+from bridge.postgres.storage import read_all
 from bridge.postgres.walstream import WalStream
 from bridge.pressing import ChangePresses
 from bridge.progress import Progress
@@ -39,6 +41,7 @@ from bridge.snapshot.taking import SnapshotMeans
 from bridge.sources import SourceId, may_take
 from bridge.status import SlotWatch, Status
 from bridge.supervisor import supervise
+from bridge.tablememory import TableMemory
 from bridge.tasks import end, until_first
 from schemas.codecs import CODECS, Codec
 from schemas.names import TableName
@@ -154,7 +157,8 @@ class Bridge:
             dictionaries = DictionaryStore(js, config.nats)
             registry = Registry(js, self._codec, oversize, dictionaries, str(ours))
             start_lsn = await self._slot(source, registry, ours)
-            tables, known = await self._register_tables(source, registry, ours)
+            watch, memory, known = await self._register_tables(source, registry, ours)
+            tables = [seen.name for seen in memory.seen.values()]
             lane = await Lane.open(config.nats, config.limits.ack_timeout)
             stack.push_async_callback(_quietly, lane.close)
             wal = await WalStream.open(
@@ -171,7 +175,14 @@ class Bridge:
             pipeline = Pipeline(
                 source=wal,
                 sink=lane,
-                shapes=ShapeBook(source, registry, known, config, self.status),
+                shapes=ShapeBook(
+                    source,
+                    registry,
+                    known=known,
+                    memory=memory,
+                    config=config,
+                    status=self.status,
+                ),
                 oversize=oversize,
                 source_id=str(ours),
                 progress=Progress(start_lsn, hold=hold),
@@ -182,12 +193,16 @@ class Bridge:
                 presses=self._presses(dictionaries, hold),
             )
             self._streaming(start_lsn, stored)
-            watcher = asyncio.create_task(self._watch(), name="watch")
+            watchers = {
+                asyncio.create_task(self._watch(), name="watch"),
+                asyncio.create_task(watch.run(pipeline), name="catalog"),
+            }
             running = asyncio.create_task(pipeline.run(self._stop), name="pipeline")
             try:
-                await until_first({watcher, running})
+                await until_first({*watchers, running})
             finally:
-                await end({watcher, running})
+                await end({*watchers, running})
+            await watch.settle(pipeline)
 
     def _presses(self, dictionaries: DictionaryStore, hold: timedelta) -> ChangePresses | None:
         if self._config.zstd != "all":
@@ -250,28 +265,33 @@ class Bridge:
 
     async def _register_tables(
         self, source: catalog.Connection, registry: Registry, ours: SourceId
-    ) -> tuple[list[TableName], Catalog]:
+    ) -> tuple[CatalogWatch, TableMemory, Catalog]:
         """Write the shape of every published table to KV, unless it is somebody else's."""
         config = self._config
         with connection.translated(config.postgres):
             oldest_running = await catalog.oldest_running(source)
-            published = await catalog.published_tables(source, config.publication)
-            # Asked behind the catalog, so no change after this position is older than the shapes.
-            seen_at = await catalog.wal_end(source)
+            reading, published = await read_all(source, config.publication)
             live = await catalog.live_slots(source)
-        shapes = [shape_of(table.relation, table.facts) for table in published]
+        shapes = {t.relation.relation_id: shape_of(t.relation, t.facts) for t in published}
         if not shapes:
             _log.warning("publication %s has no tables yet", config.publication)
         with control.translated(config.nats):
             entries = await registry.latest_entries()
-            for shape in shapes:
+            memory = TableMemory(registry.forgotten)
+            watch = CatalogWatch(config, registry, memory, ours, self.status)
+            for shape in shapes.values():
                 latest = entries.get(shape.name)
                 _demand_ours(shape.name, latest.source if latest else None, ours, live)
-                await registry.register_current(shape, seen_at, latest)
+            watch.begin(shapes, reading, entries)
+            # No change after `seen_at` is older than the shapes: it was asked behind the catalog.
+            for shape in shapes.values():
+                latest = entries.get(shape.name)
+                await registry.register_current(memory.dress(shape), reading.seen_at, latest)
         self.status.tables.clear()
-        for shape in shapes:
+        for shape in shapes.values():
             adopt_table(shape, self.status)
-        return [shape.name for shape in shapes], Catalog.of(published, shapes, oldest_running)
+        known = Catalog.of(published, map(memory.filled, shapes.values()), oldest_running)
+        return watch, memory, known
 
     async def _chain(self, lane: Lane, registry: Registry) -> None:
         """Chain messages to the stream's end, where its server can be asked for that."""

@@ -121,6 +121,7 @@ class BridgeConfig:
     durability: Durability
     on_lost_slot: OnLostSlot
     sync_interval: timedelta
+    catalog_poll: timedelta
     start_timeout: timedelta
     log_level: str
 
@@ -154,6 +155,7 @@ def read_config(
         durability=values["durability"],
         on_lost_slot=values["on_lost_slot"],
         sync_interval=values["sync_interval"],
+        catalog_poll=values["catalog_poll"],
         start_timeout=values["start_timeout"],
         log_level=values["log_level"],
     )

@@ -196,6 +196,9 @@ OPTIONS = (
            read=_on_lost_slot, expects=" or ".join(ON_LOST_SLOT),
            help="when PostgreSQL discarded WAL that was not read yet: stop and say so, or recreate"
            " the slot and mark the gap in the stream, so that consumers take new snapshots"),
+    Option(name="catalog_poll", flag="--catalog-poll", env="BRIDGE_CATALOG_POLL", default="3",
+           read=_seconds, expects="seconds",
+           help="seconds between looks at the catalog for DDL that sends no changes"),
     Option(name="max_in_flight_bytes", flag="--max-in-flight-bytes",
            env="BRIDGE_MAX_IN_FLIGHT_BYTES", default=str(8 << 20), read=_positive,
            expects="a positive number",

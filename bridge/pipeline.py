@@ -4,13 +4,18 @@ This file reads like the promises. A change is queued in commit order, published
 PostgreSQL hears of its transaction only when JetStream has stored it. What the stream already holds
 is skipped. Whatever breaks ends the session with nothing confirmed that is not stored; the next
 session begins again at the slot's confirmed position.
+
+The bridge has messages of its own: what DDL did to tables. They are queued between transactions, at
+a place that no commit can have, and behind every transaction that was read before.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 
 from bridge.config import PublishLimits
 from bridge.errors import MalformedWal
@@ -30,10 +35,12 @@ from bridge.status import Status
 from bridge.tasks import end, until_first
 from bridge.transactions import KINDS, Assembler, Placed, RowMessage, TransactionEnd
 from schemas.codecs import OVERSIZE, Codec
+from schemas.ddl import parse_ddl
 from schemas.events import Event, LogicalMessage, Place, ShapeChange
 from schemas.names import TableName
 from schemas.positions import Position
 from schemas.shapes import TableShape
+from schemas.subjects import DDL_PREFIX
 
 CONFIRM_EVERY_SECONDS = 0.5
 STATUS_EVERY_SECONDS = 10.0
@@ -44,6 +51,11 @@ LINGER_SECONDS = 0.005
 """How long the last of many messages waits for its successor."""
 
 _HEADERS_AT_MOST = 1_024
+
+REACHED_EVERY_SECONDS = 0.25
+
+Insertion = Callable[[Place], Event]
+"""Makes a message of the bridge's own for the place that it gets."""
 
 
 class Pipeline:
@@ -81,6 +93,12 @@ class Pipeline:
         self._encoders: dict[int, Encoder] = {}
         self._announced: dict[TableName, str | None] = {}
         self._hot = HotPath(self._assembler, self._outbox, progress, status, stored.commit_lsn)
+        self._insertions: deque[Insertion] = deque()
+        self._alone = stored
+        """The last position outside any transaction that is, or may be, taken."""
+
+        self.learning = asyncio.Lock()
+        """Held while a table's shape is looked up, registered and announced."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Stream until `stop` is set, then publish and confirm every whole transaction read."""
@@ -105,9 +123,11 @@ class Pipeline:
             frames = await self._source.read()
             started = time.perf_counter()
             at, count = 0, len(frames)
-            while (at := hot.take(frames, at)) < count:
+            while (at := at if self._must_end() else hot.take(frames, at)) < count:
                 await self._take(frames[at])
                 at += 1
+                if self._insertions:
+                    self._insert()
                 if outbox.is_full:
                     await outbox.room()
             self._status.last_processing_us = int(
@@ -138,6 +158,64 @@ class Pipeline:
                 await self._queue(part)
         return None
 
+    def _must_end(self) -> bool:
+        """Whether to go frame by frame, not to miss the end of the transaction that is open."""
+        return bool(self._insertions) and self._assembler.in_transaction
+
+    @property
+    def is_inserting(self) -> bool:
+        """Whether messages of the bridge's own wait for a place."""
+        return bool(self._insertions)
+
+    @property
+    def read_lsn(self) -> int:
+        return self._progress.read_lsn
+
+    @property
+    def sent(self) -> int:
+        return self._progress.total_sent
+
+    @property
+    def acknowledged(self) -> int:
+        return self._progress.total_acknowledged
+
+    async def reached(self, lsn: int) -> None:
+        """Wait until everything that was committed before a position has been read.
+
+        PostgreSQL says nothing by itself where there is nothing to send and all is confirmed.
+        """
+        while self._progress.read_lsn < lsn:
+            self._tell(ask=True)
+            await asyncio.sleep(REACHED_EVERY_SECONDS)
+
+    def insert(self, *insertions: Insertion) -> None:
+        """Queue messages of the bridge's own, as soon as no transaction is open."""
+        self._insertions.extend(insertions)
+        self._insert()
+
+    def _insert(self) -> None:
+        while self._insertions and (place := self._place_between()):
+            event = self._insertions.popleft()(place)
+            self._alone = place.position
+            if isinstance(event, ShapeChange):
+                self._announced[event.shape.name] = event.shape.fingerprint
+            self._progress.sent()
+            # It says itself that it is the last, so it is not held back.
+            self._outbox.extend([self._packed(event)], hold=False)
+
+    def _place_between(self) -> Place | None:
+        """Find a place behind all that was read; None while there is none.
+
+        Everything committed before `read_lsn` has been read, and a commit that follows begins
+        there or later: the byte before it is free. Only messages outside transactions stand there.
+        """
+        lsn = self._progress.read_lsn - 1
+        if self._assembler.in_transaction or lsn < self._alone.commit_lsn:
+            return None
+        seq = self._alone.ordinal + 1 if lsn == self._alone.commit_lsn else 0
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        return Place(lsn=lsn, commit_lsn=lsn, commit_ts=now, xid=0, seq=seq, last=True)
+
     def _adopt(self, relation: Relation) -> None:
         """Forget what was known: PostgreSQL repeats a relation when it may have changed."""
         self._relations[relation.relation_id] = relation
@@ -153,6 +231,10 @@ class Pipeline:
     async def _queue(self, placed: Placed) -> None:
         message = placed.message
         if isinstance(message, LogicalDecodingMessage):
+            if not message.transactional:
+                self._alone = placed.place.position
+            elif message.prefix == DDL_PREFIX:
+                await self._heed(message, placed.place)
             return self._send(self._logical_message(message, placed.place))
         encoder = self._encoders.get(message.relation_id)
         if encoder is None:
@@ -166,20 +248,36 @@ class Pipeline:
         relation = self._relations.get(message.relation_id)
         if relation is None:
             raise MalformedWal(f"a change of relation {message.relation_id}, never described")
-        shape = await self._shapes.shape(relation, place)
-        revision = await self._shapes.register(shape, place.lsn)
-        await self._announce(shape, revision, place)
+        async with self.learning:
+            shape = await self._shapes.shape(relation, place)
+            revision = await self._shapes.register(shape, place.lsn)
+            await self._announce(shape, revision, place)
         if self._presses is not None:
             await self._presses.learn(shape)
         encoder = Encoder(shape, revision, self._codec.format)
         self._encoders[message.relation_id] = encoder
         return encoder
 
+    async def _heed(self, message: LogicalDecodingMessage, place: Place) -> None:
+        """Announce what DDL did to tables, at its place.
+
+        Any role can write such a message, so it only says where to look: the catalog has the facts.
+        """
+        for relation_id in sorted({event.relation_id for event in parse_ddl(message.content)}):
+            async with self.learning:
+                shape = await self._shapes.altered(relation_id, place)
+                if shape is None:
+                    continue
+                revision = await self._shapes.register(shape, place.lsn)
+                await self._announce(shape, revision, place)
+            self._encoders.pop(relation_id, None)
+            self._hot.forget(relation_id)
+
     async def _announce(self, shape: TableShape, revision: int, place: Place) -> None:
         """Put a shape into the stream unless it is the last one there, or on its way there."""
         if shape.name not in self._announced:
             self._announced[shape.name] = await self._shapes.announced(shape.name)
-        if self._announced[shape.name] == shape.fingerprint:
+        if self._announced[shape.name] == shape.fingerprint and not shape.rewritten:
             return
         self._announced[shape.name] = shape.fingerprint
         self._send(
@@ -200,8 +298,11 @@ class Pipeline:
 
     def _send(self, event: Event) -> None:
         self._progress.sent()
+        self._outbox.add(self._packed(event))
+
+    def _packed(self, event: Event) -> PackedRow:
         body = self._codec.encode(event.to_map())
-        self._outbox.add((event.subject.encode(), event.msg_id.encode(), body))
+        return event.subject.encode(), event.msg_id.encode(), body
 
     async def _publish(self) -> None:
         """Send what is queued, and ask for everything to be stored whenever no more comes.
@@ -264,9 +365,9 @@ class Pipeline:
                 told_at = now
             await asyncio.sleep(CONFIRM_EVERY_SECONDS)
 
-    def _tell(self) -> None:
+    def _tell(self, *, ask: bool = False) -> None:
         safe = self._progress.safe_lsn(time.monotonic())
-        self._source.confirm(safe)
+        self._source.confirm(safe, ask=ask)
         self._status.confirmed_lsn = safe
         self._show(safe)
 

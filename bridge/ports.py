@@ -24,8 +24,11 @@ class Source(Protocol):
     async def read(self) -> list[bytes]:
         """Wait for replication frames and give them in order."""
 
-    def confirm(self, lsn: int) -> None:
-        """Tell PostgreSQL that everything before `lsn` is stored; repeating it is harmless."""
+    def confirm(self, lsn: int, *, ask: bool = False) -> None:
+        """Tell PostgreSQL that everything before `lsn` is stored; repeating it is harmless.
+
+        `ask` requests a keepalive, which says how far PostgreSQL has sent.
+        """
 
 
 class Sink(Protocol):
@@ -62,6 +65,9 @@ class Shapes(Protocol):
 
     async def shape(self, relation: Relation, place: Place) -> TableShape:
         """Say what a relation looks like to a change at this place."""
+
+    async def altered(self, relation_id: int, place: Place) -> TableShape | None:
+        """Look at a table that DDL touched at this place; None if there is nothing to announce."""
 
     async def register(self, shape: TableShape, lsn: int) -> int:
         """Give the revision of an entry for a shape that the WAL has at `lsn`; idempotent."""

@@ -21,6 +21,9 @@ class Progress:
 
     def __init__(self, start_lsn: int, *, hold: timedelta = timedelta(0)) -> None:
         self.acked_lsn = start_lsn
+        self.read_lsn = start_lsn
+        """Everything that was committed before has been read, and nothing that is not whole."""
+
         self._safe_lsn = start_lsn
         self._hold = hold.total_seconds()
         self._sent = 0
@@ -39,6 +42,10 @@ class Progress:
         return self._ends[-1][1] if self._ends else self.acked_lsn
 
     @property
+    def total_acknowledged(self) -> int:
+        return self._acked
+
+    @property
     def total_sent(self) -> int:
         return self._sent
 
@@ -52,6 +59,8 @@ class Progress:
     def transactions_ended(self, ends: Iterable[tuple[int, int]], now: float) -> None:
         """Note transactions' ends in order, each with how many messages were sent up to it."""
         self._ends.extend(ends)
+        if self._ends:
+            self.read_lsn = max(self.read_lsn, self._ends[-1][1])
         self._advance(now)
 
     def acknowledged(self, count: int, now: float) -> None:
@@ -63,6 +72,7 @@ class Progress:
 
     def idle_at(self, wal_end: int, now: float) -> None:
         """Follow a keepalive, which the caller received outside any transaction."""
+        self.read_lsn = max(self.read_lsn, wal_end)
         if self.in_flight == 0 and not self._ends and wal_end > self.acked_lsn:
             self._mark(wal_end, now)
 

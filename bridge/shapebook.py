@@ -18,9 +18,11 @@ from bridge.config import BridgeConfig
 from bridge.jetstream import control
 from bridge.jetstream.registry import Registry
 from bridge.postgres import catalog, connection
+from bridge.postgres.storage import read_table, until_visible
 from bridge.protocol.messages import Relation
 from bridge.relations import TableFacts, is_settled, shape_of
 from bridge.status import Status
+from bridge.tablememory import TableMemory
 from schemas.events import Place
 from schemas.names import TableName
 from schemas.shapes import TableShape
@@ -91,26 +93,62 @@ class ShapeBook:
         self,
         source: catalog.Connection,
         registry: Registry,
+        *,
         known: Catalog,
+        memory: TableMemory,
         config: BridgeConfig,
         status: Status,
     ) -> None:
         self._source = source
         self._registry = registry
         self._known = known
+        self._memory = memory
         self._config = config
         self._status = status
 
     async def shape(self, relation: Relation, place: Place) -> TableShape:
         if known := self._known.shape(relation, place.xid):
-            return known
+            return self._told(known)
         with connection.translated(self._config.postgres):
-            facts = await catalog.table_facts(self._source, relation)
-        if is_settled(relation, facts, place.xid):
-            return shape_of(relation, facts, place.xid)
+            await until_visible(self._source, place.xid)
+            read = await read_table(self._source, self._config.publication, relation)
+        if is_settled(relation, read.facts, place.xid):
+            shape = shape_of(relation, read.facts, place.xid)
+            if read.storage is None or read.name != shape.name:
+                return self._told(shape)
+            if not read.storage.is_covered_by(shape):
+                # Columns were added since; their fills are read with the shape that has them.
+                return self._memory.dress_older(shape, read.storage)
+            self._memory.assess(shape, read.storage, is_watched=True)
+            return self._told(shape)
         with control.translated(self._config.nats):
             before = await self._registry.shape_before(relation, place.lsn)
-        return shape_of(relation, facts, place.xid, before)
+        shape = shape_of(relation, read.facts, place.xid, before)
+        return self._memory.dress_older(shape, read.storage)
+
+    async def altered(self, relation_id: int, place: Place) -> TableShape | None:
+        """Look at a table that DDL touched, unless it is gone, renamed or altered again by now."""
+        if relation_id not in self._memory.seen:
+            return None
+        with connection.translated(self._config.postgres):
+            await until_visible(self._source, place.xid)
+            read = await read_table(self._source, self._config.publication, relation_id)
+        name = self._memory.seen[relation_id].name
+        if read.relation is None or read.storage is None or read.name != name:
+            return None
+        if not is_settled(read.relation, read.facts, place.xid):
+            return None
+        shape = shape_of(read.relation, read.facts)
+        self._memory.assess(shape, read.storage, is_watched=True)
+        return self._told(shape)
+
+    def _told(self, shape: TableShape) -> TableShape:
+        """Give a shape as it is announced now: consumers are owed nothing more of it."""
+        dressed = self._memory.dress(shape)
+        if reasons := self._memory.owed.get(shape.relation_id):
+            _log.warning("table %s needs a new snapshot: %s", shape.name, "; ".join(reasons))
+        self._memory.tell(shape.relation_id)
+        return dressed
 
     async def register(self, shape: TableShape, lsn: int) -> int:
         adopt_table(shape, self._status)

@@ -5,12 +5,16 @@ the last message of each of its tables, and goes on behind the furthest of them.
 
 A KV entry says since when, at the latest, its table looked so (`lsn`). When changes are read that
 are older than the catalog, the entries tell what the table looked like then.
+
+An entry also holds what the catalog said of the table's storage when the bridge last told consumers
+everything (`storage`); every new revision carries it on, until `remember` replaces it. A table that
+is gone has a delete marker, which names the source, so that its messages are still found.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -23,6 +27,7 @@ from bridge.errors import SinkRefused, reason_of
 from bridge.jetstream.dictionaries import DictionaryStore
 from bridge.jetstream.oversize import OversizeStore
 from bridge.protocol.messages import Relation
+from bridge.storage import TableStorage
 from schemas.codecs import (
     CONTENT_TYPE,
     MESSAGE_ID,
@@ -40,6 +45,9 @@ from schemas.subjects import message_filter, schema_filter, schema_subject, tabl
 
 _SCHEMAS_STREAM = f"KV_{SCHEMAS_BUCKET.name}"
 _SCHEMAS_PREFIX = f"$KV.{SCHEMAS_BUCKET.name}."
+_KV_OPERATION = "KV-Operation"
+_SOURCE = "Bridge-Source"
+"""Header of a delete marker: which slot's table it was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +58,7 @@ class ShapeEntry:
     lsn: int
     source: str
     shape: TableShape
+    storage: TableStorage | None = None
 
 
 def latest_at(entries: Iterable[ShapeEntry], lsn: int) -> ShapeEntry | None:
@@ -79,6 +88,10 @@ class Registry:
         self.source = source
         self._current: dict[str, ShapeEntry] = {}
         self._newest: dict[str, ShapeEntry] = {}
+        self._storage: dict[str, TableStorage] = {}
+        self.forgotten: set[TableName] = set()
+        """Tables of ours whose entries were deleted, when `latest_entries` last looked."""
+
         self._bucket: KeyValue | None = None
         self._announcing: set[str] | None = None
 
@@ -86,13 +99,54 @@ class Registry:
         self, shape: TableShape, lsn: int, latest: ShapeEntry | None
     ) -> None:
         """Make the shape that the catalog has now the latest entry of its table."""
-        if latest is None or not self._describes(latest, shape):
+        token = shape.name.token
+        if latest is None or not self._describes(latest, shape) or self._is_news(latest):
             latest = await self._put(shape, lsn)
-        self._current[shape.name.token] = latest
+        self._current[token] = latest
+
+    def _is_news(self, latest: ShapeEntry) -> bool:
+        """Whether more is known of a table's storage than its entry says."""
+        known = self._storage.get(latest.shape.name.token)
+        return known is not None and known != latest.storage
+
+    def recall(self, table: TableName, storage: TableStorage) -> None:
+        """Let every entry of a table that is written from now on carry this storage."""
+        self._storage[table.token] = storage
+
+    async def remember(self, table: TableName, storage: TableStorage) -> None:
+        """Store what the catalog says of a table's storage; consumers know what it means."""
+        self.recall(table, storage)
+        latest = await self._latest(table.token)
+        if latest is None or latest.source != self.source or not self._is_news(latest):
+            return
+        current = self._current.get(table.token)
+        entry = await self._put(replace(latest.shape, rewritten=False), latest.lsn)
+        if current and current.revision == latest.revision:
+            self._current[table.token] = entry
+
+    def newest(self, table: TableName) -> TableShape | None:
+        """Give the shape in a table's entry that was written last, by us as far as we know."""
+        entry = self._newest.get(table.token)
+        return entry.shape if entry and entry.source == self.source else None
+
+    async def owner(self, table: TableName) -> str | None:
+        """Say which slot a table's entry comes from."""
+        entry = await self._latest(table.token)
+        return entry.source if entry else None
+
+    async def forget(self, table: TableName) -> None:
+        """Delete the entry of a table that is gone; its earlier revisions stay."""
+        headers = {_KV_OPERATION: "DEL", _SOURCE: self.source}
+        await self._js.publish(f"{_SCHEMAS_PREFIX}{table.token}", headers=headers)
+        for known in (self._current, self._newest, self._storage):
+            known.pop(table.token, None)
 
     async def register(self, shape: TableShape, lsn: int) -> int:
         """Give the revision of an entry for a shape that the WAL has at `lsn`; idempotent."""
         token = shape.name.token
+        if shape.rewritten:
+            # Consumers act on it once per revision, so it has one of its own.
+            return (await self._put(shape, lsn)).revision
         newest = self._newest.get(token)
         if newest is not None and self._describes(newest, shape):
             return newest.revision
@@ -167,9 +221,15 @@ class Registry:
 
     async def _put(self, shape: TableShape, lsn: int) -> ShapeEntry:
         bucket = await self._schemas()
-        body = self._codec.encode(self.describe(shape, lsn))
         token = shape.name.token
-        entry = ShapeEntry(await bucket.put(token, body), lsn, self.source, shape)
+        storage = self._storage.get(token)
+        if storage is None and (latest := await self._latest(token)):
+            storage = latest.storage if latest.source == self.source else None
+        fields = self.describe(shape, lsn)
+        if storage is not None:
+            fields["storage"] = storage.to_map()
+        revision = await bucket.put(token, self._codec.encode(fields))
+        entry = ShapeEntry(revision, lsn, self.source, shape, storage)
         self._newest[token] = entry
         return entry
 
@@ -213,7 +273,7 @@ class Registry:
         # The slot is ours by now: nobody else writes entries of our tables from here on.
         self._newest = {table.token: self._as_known(table, read) for table, read in entries.items()}
         before = [table for table, entry in entries.items() if entry.source == self.source]
-        for table in {*tables, *before}:
+        for table in {*tables, *before, *self.forgotten}:
             message = await self._last(table_filter(table))
             if message is not None:
                 furthest = max(furthest, await self._position(message))
@@ -228,9 +288,17 @@ class Registry:
         # Not bucket.keys(), a watcher that now and then misses what was already there: a table
         # of ours that it missed would be stored twice.
         info = await self._js.stream_info(_SCHEMAS_STREAM, subjects_filter=f"{_SCHEMAS_PREFIX}>")
-        tokens = [subject.removeprefix(_SCHEMAS_PREFIX) for subject in info.state.subjects or {}]
-        entries = [await self._latest(token) for token in tokens]
-        return {entry.shape.name: entry for entry in entries if entry}
+        entries: dict[TableName, ShapeEntry] = {}
+        self.forgotten = set()
+        for subject in info.state.subjects or {}:
+            found = await self._js.get_last_msg(_SCHEMAS_STREAM, subject)
+            headers = found.headers or {}
+            if _KV_OPERATION not in headers:
+                if entry := _read_entry(found.seq or 0, found.data):
+                    entries[entry.shape.name] = entry
+            elif headers.get(_SOURCE) == self.source:
+                self.forgotten.add(TableName.from_token(subject.removeprefix(_SCHEMAS_PREFIX)))
+        return entries
 
     async def _subjects(self, filter: str) -> list[str]:
         """Give every subject that the stream holds something on."""
@@ -251,7 +319,7 @@ class Registry:
             position = Place.from_map(fields).position
         except (KeyError, TypeError) as error:
             raise _unreadable(message, error) from error
-        if str(message.subject).endswith(".schema"):
+        if str(message.subject).endswith(".schema") and not fields.get("last"):
             # A shape shares its place with the change behind it, which may not be stored yet.
             return Position(position.commit_lsn, position.ordinal - 1)
         return position
@@ -279,6 +347,7 @@ def _read_entry(revision: int, body: bytes | None) -> ShapeEntry | None:
     try:
         fields = decode_entry(body or b"")
         shape = TableShape.from_map(fields)
-        return ShapeEntry(revision, fields["lsn"], fields["source"], shape)
+        storage = TableStorage.from_map(fields.get("storage"))
+        return ShapeEntry(revision, fields["lsn"], fields["source"], shape, storage)
     except (BadPayload, KeyError, TypeError, ValueError):
         return None

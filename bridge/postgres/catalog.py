@@ -28,7 +28,7 @@ _PUBLISHED = """
       FROM pg_publication_tables p
       JOIN pg_namespace n ON n.nspname = p.schemaname
       JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
-     WHERE p.pubname = %s
+     WHERE p.pubname = %s AND coalesce(c.oid = %s::bigint::oid, true)
      ORDER BY 2, 3
 """
 
@@ -115,9 +115,11 @@ async def check_source(connection: Connection, publication: str) -> None:
         )
 
 
-async def published_tables(connection: Connection, publication: str) -> list[PublishedTable]:
+async def published_tables(
+    connection: Connection, publication: str, only: int | None = None
+) -> list[PublishedTable]:
     """Describe every table of the publication, in as many questions as one table needs."""
-    rows = await (await connection.execute(_PUBLISHED, [publication])).fetchall()
+    rows = await (await connection.execute(_PUBLISHED, [publication, only])).fetchall()
     columns = await _fetch_columns(connection, [row["relation_id"] for row in rows])
     # PostgreSQL 15 lists generated columns, and no version before 18 publishes them.
     may_be_generated = connection.info.server_version >= GENERATED_SINCE

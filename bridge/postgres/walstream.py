@@ -98,10 +98,10 @@ class WalStream:
         self._is_backlog = len(frames) >= BACKLOG_FRAMES
         return frames
 
-    def confirm(self, lsn: int) -> None:
-        """Tell PostgreSQL that everything before `lsn` is stored."""
+    def confirm(self, lsn: int, *, ask: bool = False) -> None:
+        """Tell PostgreSQL that everything before `lsn` is stored; `ask` requests a keepalive."""
         now = int((time.time() - _EPOCH_SECONDS) * 1_000_000)
-        self._way.send(encode_status(lsn, now))
+        self._way.send(encode_status(lsn, now, reply_requested=ask))
 
     async def close(self) -> None:
         """Give the slot free at once; nothing is confirmed here."""

@@ -396,4 +396,6 @@ def test_a_row_that_leaves_a_filter_is_deleted_and_one_that_enters_is_inserted(t
 def test_the_catalog_and_the_wal_describe_a_table_alike(told: Told, told_by_root: Told) -> None:
     """Else every start would announce a change of shape that never happened."""
     for run in (told, told_by_root):
-        assert {token: len(found) for token, found in run.shapes.items() if len(found) > 1} == {}
+        # An entry is also written again when the table's file is a new one, as after TRUNCATE.
+        kinds = {token: {s.fingerprint for s in found} for token, found in run.shapes.items()}
+        assert {token: len(found) for token, found in kinds.items() if len(found) > 1} == {}

@@ -71,9 +71,110 @@ def state(connection: Connection) -> list[list[TupleRow]]:
         "SELECT oid, relacl::text FROM pg_class ORDER BY 1",
         "SELECT oid, nspacl::text FROM pg_namespace WHERE nspname !~ '^pg_t' ORDER BY 1",
         "SELECT oid, datacl::text FROM pg_database ORDER BY 1",
+        "SELECT oid, evtname, evtenabled FROM pg_event_trigger ORDER BY 1",
+        "SELECT p.oid, prosrc FROM pg_proc p WHERE pronamespace = to_regnamespace('walbridge')"
+        " ORDER BY 1",
         "SELECT defaclrole, defaclobjtype, defaclacl::text FROM pg_default_acl ORDER BY 1, 2",
     )
     return [connection.execute(query).fetchall() for query in queries]
+
+
+TRIGGERS = "SELECT evtname FROM pg_event_trigger ORDER BY 1"
+
+STATEMENTS = (
+    "CREATE TEMP TABLE temporary (id int)",
+    "ALTER TABLE temporary ADD v text DEFAULT random()::text",
+    "DROP TABLE temporary",
+    "CREATE UNLOGGED TABLE unlogged (id int)",
+    "ALTER TABLE unlogged SET LOGGED",
+    "ALTER TABLE unlogged SET UNLOGGED",
+    "CREATE TABLE copied AS SELECT g AS id FROM generate_series(1, 10) g",
+    "SELECT 1 AS id INTO into_table",
+    "CREATE MATERIALIZED VIEW seen AS SELECT id FROM copied",
+    "CREATE UNIQUE INDEX ON seen (id)",
+    "REFRESH MATERIALIZED VIEW CONCURRENTLY seen",
+    "DO $$ BEGIN CREATE TABLE inside (id int); ALTER TABLE inside ADD v int DEFAULT 1; END $$",
+    "CREATE FUNCTION makes() RETURNS void LANGUAGE sql AS 'CREATE TABLE made (id int)'",
+    "SELECT makes()",
+    "CREATE TABLE wide ("
+    + ", ".join(f"c{at} text DEFAULT '{'x' * 200}'" for at in range(900))
+    + ")",
+    "CREATE TABLE parent (id int) PARTITION BY RANGE (id)",
+    "CREATE TABLE child PARTITION OF parent FOR VALUES FROM (1) TO (5)",
+    "ALTER TABLE parent DETACH PARTITION child",
+    "CREATE SCHEMA s CREATE TABLE inside (id int) CREATE VIEW v AS SELECT 1",
+    "DROP SCHEMA s CASCADE",
+    "CREATE TYPE mood AS ENUM ('a')",
+    "CREATE TABLE moody (m mood, ms mood[])",
+    "ALTER TYPE mood RENAME VALUE 'a' TO 'b'",
+    "CREATE EXTENSION IF NOT EXISTS plpgsql",
+    "ALTER TABLE copied RENAME TO renamed",
+    "COMMENT ON TABLE renamed IS 'x'",
+    "GRANT SELECT ON renamed TO PUBLIC",
+    "CREATE PUBLICATION other FOR TABLE renamed",
+    "ALTER PUBLICATION other DROP TABLE renamed",
+    "DROP PUBLICATION other",
+    "REINDEX TABLE renamed",
+    "CREATE INDEX CONCURRENTLY ON renamed (id)",
+    "DROP TABLE renamed CASCADE",
+)
+
+
+def test_event_triggers_make_no_statement_fail(
+    init: Run, connection: Connection, postgres: EmbeddedPostgres, role: str
+) -> None:
+    """Whatever the statement, whoever runs it; an error in them is a warning at most."""
+    assert init().returncode == 0
+    owner = f"owner {role}"
+    connection.execute(
+        sql.SQL("CREATE ROLE {} LOGIN PASSWORD 'x'; GRANT CREATE ON DATABASE {} TO {};"
+                " GRANT CREATE ON SCHEMA public TO {}").format(
+            *map(sql.Identifier, (owner, connection.info.dbname, owner, owner))
+        )
+    )  # fmt: skip
+    warnings: list[str] = []
+
+    with psycopg.connect(
+        postgres.dsn(connection.info.dbname, owner, "x"), autocommit=True
+    ) as other:
+        other.add_notice_handler(lambda notice: warnings.append(str(notice.message_primary)))
+        for statement in STATEMENTS:
+            other.execute(statement)
+
+    assert not [warning for warning in warnings if "walbridge" in warning]
+
+
+def test_broken_event_triggers_warn_and_let_the_statement_pass(
+    init: Run, connection: Connection
+) -> None:
+    """As where pg_logical_emit_message is not allowed."""
+    assert init().returncode == 0
+    connection.execute("DROP FUNCTION walbridge.report(oid[], text, text)")
+    warnings: list[str] = []
+    connection.add_notice_handler(lambda notice: warnings.append(str(notice.message_primary)))
+
+    connection.execute("CREATE TABLE broken (id int)")
+    connection.execute("ALTER TABLE broken ADD v float DEFAULT random()")
+
+    assert [warning for warning in warnings if "walbridge" in warning]
+
+
+def test_event_triggers_are_removed_and_installed_again(init: Run, connection: Connection) -> None:
+    """Removing them leaves everything else."""
+    assert init().returncode == 0
+    installed = connection.execute(TRIGGERS).fetchall()
+    before = published(connection)
+
+    removed = init("--remove")
+
+    assert removed.returncode == 0, removed.stderr
+    assert installed == [("walbridge_ddl",), ("walbridge_drop",), ("walbridge_rewrite",)]
+    assert connection.execute(TRIGGERS).fetchall() == []
+    assert connection.execute("SELECT to_regnamespace('walbridge')").fetchone() == (None,)
+    assert published(connection) == before
+    assert init("--remove").returncode == 0
+    assert init().returncode == 0
+    assert connection.execute(TRIGGERS).fetchall() == installed
 
 
 @pytest.mark.usefixtures("tables")

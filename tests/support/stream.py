@@ -169,5 +169,6 @@ async def _read_shapes(url: str) -> dict[str, list[tuple[int, dict[str, Any]]]]:
             entry = await js.get_msg(stream, seq=revision + 1, subject=f"{prefix}>", next=True)
             revision = entry.seq or last
             key = str(entry.subject).removeprefix(prefix)
-            found[key].append((revision, decode_entry(entry.data or b"")))
+            if entry.data:  # a delete marker has nothing to read
+                found[key].append((revision, decode_entry(entry.data)))
     return dict(found)

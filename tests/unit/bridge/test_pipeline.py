@@ -47,7 +47,7 @@ class ListSource:
         self.is_drained.set()
         return await asyncio.Future()
 
-    def confirm(self, lsn: int) -> None:
+    def confirm(self, lsn: int, *, ask: bool = False) -> None:  # noqa: ARG002
         self.confirmed.append(lsn)
 
 
@@ -92,6 +92,9 @@ class KnownShapes:
 
     async def shape(self, relation: Relation, place: Place) -> TableShape:  # noqa: ARG002
         return shape_of(relation, TableFacts(key=(1,)))
+
+    async def altered(self, relation_id: int, place: Place) -> TableShape | None:  # noqa: ARG002
+        return None
 
     async def register(self, shape: TableShape, lsn: int) -> int:  # noqa: ARG002
         return 3

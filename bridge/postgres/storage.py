@@ -1,0 +1,359 @@
+"""Reads what the catalog remembers of published tables: the facts that `bridge.storage` compares.
+
+One snapshot of the catalog serves all questions, so the facts belong together. No question waits
+for a lock on a table.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg.rows import DictRow
+
+from bridge.attnums import XIDS, is_later
+from bridge.postgres.catalog import (
+    Connection,
+    PublishedTable,
+    published_tables,
+    table_facts,
+    wal_end,
+)
+from bridge.protocol.messages import Relation
+from bridge.relations import TableFacts
+from bridge.storage import Attribute, TableStorage
+from schemas.names import TableName
+from schemas.positions import Lsn
+
+_FIRST_OWN_OID = 16_384
+"""Types below are built in: their values read the same for ever."""
+
+VISIBLE_WITHIN_SECONDS = 1.0
+_LOOK_AGAIN_SECONDS = 0.01
+
+# Not by pg_get_publication_tables, which waits for a lock on each table.
+_TABLES = """
+    SELECT c.oid::bigint AS relation_id, n.nspname AS schema, c.relname AS table,
+           c.relkind::text AS kind, c.relfilenode::bigint AS filenode,
+           concat_ws(' ', p.pubinsert, p.pubupdate, p.pubdelete, p.pubtruncate, p.pubviaroot,
+                     to_jsonb(p) ->> 'pubgencols', member.lists) AS publishing,
+           array_remove(member.oids || CASE WHEN p.puballtables THEN p.oid::bigint END, NULL)
+               AS membership
+      FROM pg_publication p
+      JOIN pg_class c ON c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND c.oid >= 16384
+      JOIN pg_namespace n ON n.oid = c.relnamespace
+     CROSS JOIN LATERAL (
+           SELECT array_agg(m.oid::bigint ORDER BY m.oid) AS oids,
+                  string_agg(m.list, ' ' ORDER BY m.oid) AS lists,
+                  coalesce(bool_or(m.is_own), false) AS is_own,
+                  coalesce(bool_or(NOT m.is_own), false) AS is_above
+             FROM (SELECT r.oid, concat(r.prattrs::text, '/', md5(r.prqual::text)) AS list,
+                          r.prrelid = c.oid AS is_own
+                     FROM pg_publication_rel r
+                    WHERE r.prpubid = p.oid AND (r.prrelid = c.oid OR c.relispartition
+                          AND r.prrelid IN (SELECT relid FROM pg_partition_ancestors(c.oid)))
+                   UNION ALL
+                   SELECT s.oid, NULL, a.oid = c.oid
+                     FROM pg_publication_namespace s
+                     JOIN pg_class a ON a.relnamespace = s.pnnspid
+                    WHERE s.pnpubid = p.oid AND (a.oid = c.oid OR c.relispartition
+                          AND a.oid IN (SELECT relid FROM pg_partition_ancestors(c.oid)))
+                  ) m
+           ) member
+     WHERE p.pubname = %(publication)s
+       AND (%(only)s::bigint[] IS NULL OR c.oid = ANY(%(only)s::bigint[]::oid[]))
+       AND CASE WHEN p.pubviaroot
+                THEN p.puballtables AND NOT c.relispartition
+                     OR NOT p.puballtables AND member.is_own AND NOT member.is_above
+                ELSE c.relkind = 'r' AND (p.puballtables OR member.is_own OR member.is_above) END
+"""
+
+_ATTRIBUTES = """
+    SELECT a.attrelid::bigint AS relation_id, a.attnum AS position,
+           a.xmin::text::bigint AS written_by, a.atttypid::bigint AS type_oid,
+           a.atttypmod AS type_modifier, a.attisdropped AS is_dropped,
+           a.atthasmissing AS has_missing, (a.attmissingval::text::text[])[1] AS missing,
+           a.xmin = c.xmin AND a.cmin::text::bigint > c.cmin::text::bigint AS is_swapped
+      FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
+     WHERE a.attrelid = ANY(%s::bigint[]::oid[]) AND a.attnum > 0
+     ORDER BY 1, 2
+"""
+
+_LEAVES = """
+    SELECT root.oid::bigint AS relation_id, leaf.oid::bigint AS leaf,
+           leaf.relfilenode::bigint AS filenode, leaf.reltuples < 0 AS is_fresh
+      FROM unnest(%s::bigint[]::oid[]) AS root(oid)
+     CROSS JOIN LATERAL pg_partition_tree(root.oid) AS tree
+      JOIN pg_class leaf ON leaf.oid = tree.relid
+     WHERE tree.isleaf
+"""
+
+# A root stores no missing values, its partitions do; what they do not agree on is not known.
+_LEAF_MISSING = """
+    SELECT root.oid::bigint AS relation_id, a.attnum AS position,
+           bool_or(l.atthasmissing) AS has_missing,
+           CASE WHEN bool_and(l.atthasmissing) AND count(DISTINCT l.attmissingval::text) = 1
+                THEN min((l.attmissingval::text::text[])[1]) END AS missing
+      FROM unnest(%s::bigint[]::oid[]) AS root(oid)
+     CROSS JOIN LATERAL pg_partition_tree(root.oid) AS tree
+      JOIN pg_attribute a ON a.attrelid = root.oid AND a.attnum > 0 AND NOT a.attisdropped
+      JOIN pg_attribute l ON l.attrelid = tree.relid AND l.attname = a.attname
+     WHERE tree.isleaf
+     GROUP BY 1, 2
+    HAVING bool_or(l.atthasmissing)
+"""
+
+# Enums and composites that values are made of, through arrays, domains, ranges and one another.
+_TYPES = """
+    WITH RECURSIVE used AS (
+        SELECT oid AS root, oid FROM unnest(%s::bigint[]::oid[]) AS own(oid)
+        UNION
+        SELECT used.root, part.oid
+          FROM used JOIN pg_type t ON t.oid = used.oid
+         CROSS JOIN LATERAL (
+               SELECT t.typbasetype AS oid UNION ALL SELECT t.typelem
+               UNION ALL SELECT rngsubtype FROM pg_range
+                          WHERE rngtypid = t.oid OR rngmultitypid = t.oid
+               UNION ALL SELECT atttypid FROM pg_attribute
+                          WHERE attrelid = t.typrelid AND attnum > 0 AND NOT attisdropped) part
+         WHERE part.oid >= 16384
+    )
+    SELECT root::bigint, 'e' || e.oid AS name, e.enumlabel::text AS text
+      FROM used JOIN pg_enum e ON e.enumtypid = used.oid
+    UNION ALL
+    SELECT root::bigint, 'c' || t.oid,
+           string_agg(concat_ws(':', attnum, atttypid, atttypmod, attisdropped), ' '
+                      ORDER BY attnum)
+      FROM used JOIN pg_type t ON t.oid = used.oid AND t.typrelid <> 0
+      JOIN pg_attribute a ON a.attrelid = t.typrelid AND a.attnum > 0
+     GROUP BY root, t.oid
+"""
+
+_SNAPSHOT = """
+    SELECT pg_snapshot_xmax(s)::text AS next,
+           ARRAY(SELECT x::text FROM pg_snapshot_xip(s) x) AS running
+      FROM pg_current_snapshot() s
+"""
+
+_RELATION_NAMES = """
+    SELECT c.oid::bigint AS relation_id, n.nspname AS schema, c.relname AS table
+      FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+     WHERE c.oid = ANY(%s::bigint[]::oid[])
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTable:
+    """A published table under the name it has now."""
+
+    name: TableName
+    storage: TableStorage
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The catalog at one moment; no change behind `seen_at` is older than it."""
+
+    tables: Mapping[int, StoredTable]
+    seen_at: Lsn
+
+
+@asynccontextmanager
+async def one_moment(connection: Connection, *, is_patient: bool = True) -> AsyncIterator[None]:
+    """Answer every question inside from the same snapshot of the catalog.
+
+    The list of a publication's columns waits for locks on its tables; `is_patient` lets it.
+    """
+    async with connection.transaction():
+        await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        if not is_patient:
+            await connection.execute("SET LOCAL lock_timeout = '500ms'")
+        yield
+
+
+async def read_storage(
+    connection: Connection, publication: str, only: Sequence[int] | None = None
+) -> Reading:
+    """Read the facts of all published tables, or of those among some relations."""
+    async with one_moment(connection):
+        tables = await _read(connection, publication, only)
+        return Reading(tables, await wal_end(connection))
+
+
+async def read_all(
+    connection: Connection, publication: str, *, is_patient: bool = True
+) -> tuple[Reading, list[PublishedTable]]:
+    """Read facts and shapes of all published tables, as of one moment."""
+    async with one_moment(connection, is_patient=is_patient):
+        tables = await _read(connection, publication, None)
+        published = await published_tables(connection, publication)
+        return Reading(tables, await wal_end(connection)), published
+
+
+@dataclass(frozen=True, slots=True)
+class TableReading:
+    """One table at one moment; without storage it is not published by then."""
+
+    relation: Relation | None
+    facts: TableFacts
+    name: TableName | None
+    storage: TableStorage | None
+
+
+async def read_table(
+    connection: Connection, publication: str, relation: Relation | int
+) -> TableReading:
+    """Read all of one table, in the WAL's description or by its OID in the catalog's.
+
+    Of a table that is locked nothing is known by its OID.
+    """
+    try:
+        return await _read_table(connection, publication, relation)
+    except psycopg.errors.LockNotAvailable:
+        return TableReading(None, TableFacts(), None, None)
+
+
+async def _read_table(
+    connection: Connection, publication: str, relation: Relation | int
+) -> TableReading:
+    relation_id = relation if isinstance(relation, int) else relation.relation_id
+    async with one_moment(connection, is_patient=False):
+        stored = (await _read(connection, publication, [relation_id])).get(relation_id)
+        described, facts = None, TableFacts()
+        if isinstance(relation, Relation):
+            described, facts = relation, await table_facts(connection, relation)
+        elif found := await published_tables(connection, publication, relation_id):
+            described, facts = found[0].relation, found[0].facts
+    if stored is None:
+        return TableReading(described, facts, None, None)
+    return TableReading(described, facts, stored.name, stored.storage)
+
+
+async def relation_names(connection: Connection, ids: Sequence[int]) -> dict[int, TableName]:
+    """Give the names that relations have now; those that are gone have none."""
+    rows = await (await connection.execute(_RELATION_NAMES, [list(ids)])).fetchall()
+    return {row["relation_id"]: TableName(row["schema"], row["table"]) for row in rows}
+
+
+async def until_visible(connection: Connection, xid: int) -> None:
+    """Wait a moment for a transaction whose commit was decoded to be seen by queries as well.
+
+    PostgreSQL sends a commit before others see it, longer so if it waits for a standby.
+    """
+    deadline = asyncio.get_running_loop().time() + VISIBLE_WITHIN_SECONDS
+    while asyncio.get_running_loop().time() < deadline:
+        row = await (await connection.execute(_SNAPSHOT)).fetchone()
+        if row is None or not _is_running(row, xid):
+            return
+        await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+
+
+def _is_running(snapshot: DictRow, xid: int) -> bool:
+    if xid in {int(running) % XIDS for running in snapshot["running"]}:
+        return True
+    return not is_later(int(snapshot["next"]) % XIDS, xid)
+
+
+async def _read(
+    connection: Connection, publication: str, only: Sequence[int] | None
+) -> dict[int, StoredTable]:
+    asked: dict[str, Any] = {
+        "publication": publication,
+        "only": list(only) if only is not None else None,
+    }
+    rows = await (await connection.execute(_TABLES, asked)).fetchall()
+    ids = [row["relation_id"] for row in rows]
+    roots = [row["relation_id"] for row in rows if row["kind"] == "p"]
+    attributes = await _attributes(connection, ids, roots)
+    leaves = await _grouped(connection, _LEAVES, roots)
+    types = await _types(connection, attributes)
+    return {
+        row["relation_id"]: StoredTable(
+            TableName(row["schema"], row["table"]),
+            _storage(
+                row,
+                attributes.get(row["relation_id"], {}),
+                leaves.get(row["relation_id"], ()),
+                types,
+            ),
+        )
+        for row in rows
+    }
+
+
+def _storage(
+    row: DictRow,
+    columns: Mapping[int, Attribute],
+    leaves: Sequence[DictRow],
+    types: Mapping[int, Mapping[str, str]],
+) -> TableStorage:
+    used = {column.type_oid for column in columns.values() if not column.is_dropped}
+    return TableStorage(
+        filenode=row["filenode"],
+        columns=columns,
+        membership=tuple(sorted(row["membership"] or ())),
+        publishing=row["publishing"],
+        leaves={leaf["leaf"]: leaf["filenode"] for leaf in leaves},
+        types={name: text for oid in used for name, text in types.get(oid, {}).items()},
+        fresh_leaves=frozenset(leaf["leaf"] for leaf in leaves if leaf["is_fresh"]),
+    )
+
+
+async def _attributes(
+    connection: Connection, ids: Sequence[int], roots: Sequence[int]
+) -> dict[int, dict[int, Attribute]]:
+    missing = {
+        (row["relation_id"], row["position"]): row
+        for rows in (await _grouped(connection, _LEAF_MISSING, roots)).values()
+        for row in rows
+    }
+    return {
+        relation_id: {
+            row["position"]: _attribute({**row, **missing.get((relation_id, row["position"]), {})})
+            for row in rows
+        }
+        for relation_id, rows in (await _grouped(connection, _ATTRIBUTES, ids)).items()
+    }
+
+
+def _attribute(row: Mapping[str, Any]) -> Attribute:
+    return Attribute(
+        written_by=row["written_by"],
+        type_oid=row["type_oid"],
+        type_modifier=row["type_modifier"],
+        is_dropped=row["is_dropped"],
+        has_missing=row["has_missing"],
+        missing=row["missing"],
+        is_swapped=row["is_swapped"],
+    )
+
+
+async def _types(
+    connection: Connection, attributes: Mapping[int, Mapping[int, Attribute]]
+) -> dict[int, dict[str, str]]:
+    own = {
+        column.type_oid
+        for columns in attributes.values()
+        for column in columns.values()
+        if column.type_oid >= _FIRST_OWN_OID and not column.is_dropped
+    }
+    types: dict[int, dict[str, str]] = {}
+    if own:
+        for row in await (await connection.execute(_TYPES, [sorted(own)])).fetchall():
+            types.setdefault(row["root"], {})[row["name"]] = row["text"]
+    return types
+
+
+async def _grouped(
+    connection: Connection, query: str, ids: Sequence[int]
+) -> dict[int, list[DictRow]]:
+    """Ask about some relations, and give the rows of each."""
+    found: dict[int, list[DictRow]] = {}
+    if ids:
+        for row in await (await connection.execute(query, [list(ids)])).fetchall():
+            found.setdefault(row["relation_id"], []).append(row)
+    return found
