@@ -3,16 +3,22 @@
 Every lake commit is a cut: all transactions up to one commit, and nothing of any later one. The
 table of cuts has a row for each table that such a commit touched. A table that it did not touch
 stands as its newest row before says. A row without a snapshot says that from there on the table's
-mirror cannot be read, until a later row has one again.
+mirror cannot be read, until a later row has one again; `gone_since` says that this is because
+PostgreSQL dropped the table or does not publish it any more.
+
+Rows carry a table's present name: a rename gives all of them the new one. `TableNames` knows which
+name a table had at a cut.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from lake_consumer.ddl_plan import Former
 from lake_consumer.errors import BadOption, NotReadable
+from schemas.names import TableName
 from schemas.positions import Lsn
 
 LATEST = "latest-cut"
@@ -28,6 +34,8 @@ class CutRow:
     stream_seq: int
     snapshot_id: int | None
     changes_snapshot_id: int | None
+    gone_since: int | None = None
+    """Since when PostgreSQL does not publish the table any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +120,8 @@ class CutBook:
     def mirror_snapshot(self, table: str, cut: Cut) -> int:
         """The mirror's snapshot that is the table at this cut."""
         row = self._row(table, cut)
+        if row.gone_since is not None:
+            raise table_gone(table, row.gone_since)
         if row.snapshot_id is None:
             raise NotReadable(
                 f"the mirror of {table} cannot be read from cut {Lsn(row.commit_lsn)} on"
@@ -147,6 +157,42 @@ class CutBook:
         )
         found = next(later, None)
         return f"; it can again from {Lsn(found.commit_lsn)} on" if found else ""
+
+
+class TableNames:
+    """Which name a table had at a cut: the one that PostgreSQL gave it then.
+
+    A reader at a cut says the name of that time. The present name does as well, if no table had
+    it then.
+    """
+
+    def __init__(self, former: Iterable[Former]) -> None:
+        self._former = sorted(former, key=lambda one: one.until)
+
+    def name_at(self, table: TableName, stream_seq: int) -> TableName:
+        """The name that the table, which is called so now, had at a stream sequence."""
+        own = (one for one in self._former if one.table == table and one.until >= stream_seq)
+        found = next(own, None)
+        return table if found is None else found.name
+
+    def names_at(
+        self, tables: Collection[TableName], stream_seq: int
+    ) -> dict[TableName, TableName]:
+        """Every name that means one of these tables at a stream sequence, and which one."""
+        then = {table: self.name_at(table, stream_seq) for table in tables}
+        present = {table: table for table in tables}
+        unmoved = {name: table for table, name in then.items() if name == table}
+        moved = {name: table for table, name in then.items() if name != table}
+        return {**present, **unmoved, **moved}
+
+
+def table_gone(table: str, since: int) -> NotReadable:
+    """What a reader is told of a table that PostgreSQL does not publish any more."""
+    return NotReadable(
+        f"{table} is gone since {Lsn(since)}",
+        advice=f"Read it as it was: --at {Lsn(max(0, since - 1))} or before. "
+        "Its change log can still be read.",
+    )
 
 
 def _reached(cut: Cut, when: When) -> bool:

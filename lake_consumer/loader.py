@@ -10,13 +10,14 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+from lake_consumer.ddl_plan import NOT_PUBLISHED
 from lake_consumer.errors import NoSnapshot
 from lake_consumer.gaps import Gap
 from lake_consumer.iceberg.lake import Lake
 from lake_consumer.jetstream.stream import CdcStream
 from lake_consumer.loads import Ask, Asked, Load, Meta, Notices, Park, Wait, plan_load
 from lake_consumer.logs import error, info, warn
-from lake_consumer.tablestates import TableState, parked
+from lake_consumer.tablestates import NO_SNAPSHOT, TableState, gone, parked
 from lake_consumer.watermark import Watermark
 from schemas.names import TableName
 
@@ -53,6 +54,7 @@ class Loader:
         self._spoiled: set[str] = set()
         self._looked_at = self._listed_at = -1e9
         self._waiting = Waiting()
+        self._lsn = 0
         self._known: Mapping[TableName, int] = {}
         lake.states.read_all()
 
@@ -71,7 +73,7 @@ class Loader:
         states.position = position
         held = set(states.read_all())
         for table, revision in known.items():
-            if table not in held:
+            if table not in held and not self._lake.is_renamed(table, revision):
                 self._lake.loads.see(table, revision)
         self._known = known
 
@@ -84,10 +86,11 @@ class Loader:
             meaning="change logs lack them; every mirror is rebuilt from a new snapshot",
             remedy="raise the max age and max bytes of stream CDC, or run the lake more often",
         )
-        self._lake.note_gap(gap)
+        self._lake.note_gap(gap, self._stream.tables())
 
     def step(self, mark: Watermark) -> bool:
         """Do what can be done for tables that are loading; False where nothing was loaded."""
+        self._lsn = mark.commit_lsn
         self._take_resyncs(mark.stream_sequence)
         now = self._clock()
         if now - self._listed_at >= TABLES_SECONDS:
@@ -118,10 +121,16 @@ class Loader:
                 self._ask(table, asked, why)
             case Park(why):
                 self._asked.pop(table, None)
-                self._lake.states.set(table, parked(f"the bridge takes no snapshot: {why}"))
+                self._lake.states.set(table, self._refused(table, why))
             case Wait():
                 pass
         return None
+
+    def _refused(self, table: TableName, why: str) -> TableState:
+        """Of a table whose snapshots are refused: one that KV `schemas` lacks is not published."""
+        if table not in self._stream.tables():
+            return gone(NOT_PUBLISHED, self._lsn)
+        return parked(f"{NO_SNAPSHOT}: {why}")
 
     def _ask(self, table: TableName, asked: Asked, why: str | None) -> None:
         if asked.times and why:

@@ -1,4 +1,4 @@
-"""Whether a table's mirror can follow: live, loading or parked. Pure decisions, kept in the lake.
+"""Whether a table's mirror can follow: live, loading, parked or gone. Pure decisions.
 
 The state stands in the properties of the table's change log, which every table has that was ever
 seen, so that whoever starts next goes on where the last one was. The log itself always follows.
@@ -9,6 +9,7 @@ seen, so that whoever starts next goes on where the last one was. The log itself
 | loading | waits for a snapshot, cannot be read | when the snapshot and what followed it are in |
 | parked  | waits for a person, cannot be read   | by `resync`, or when the table is created or \
 rewritten again |
+| gone    | is not part of the database any more; older cuts show it | when it is published again |
 
 A schema message with `rewritten` says that existing rows changed without change messages: from its
 place on, only a snapshot whose `cdc_sequence` is at or after it counts.
@@ -19,12 +20,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 from lake_consumer.batches import describe_gaps
 from lake_consumer.evolution import can_hold
 from lake_consumer.fills import default_of, has_fill
 from lake_consumer.values import may_be_text
+from schemas.positions import Lsn
 from schemas.shapes import NO_FILL, Column, TableShape
 
 STATE_PROPERTY = "bridge.state"
@@ -33,13 +35,16 @@ SINCE_PROPERTY = "bridge.load-since"
 AFTER_PROPERTY = "bridge.load-after"
 REWRITTEN_PROPERTY = "bridge.rewritten-revision"
 """The newest revision with `rewritten` that the table's state has taken into account."""
+GONE_PROPERTY = "bridge.gone-since"
+FORGOTTEN_PROPERTY = "bridge.forgotten"
 GAPS_PROPERTY = "bridge.gaps"
 RESYNC_PREFIX = "bridge.resync."
 """On `_bridge.resyncs`, with the table's token: somebody wants its mirror to be built anew."""
 
 GAPS_AT_MOST = 50
 
-StateKind = Literal["live", "loading", "parked"]
+StateKind = Literal["live", "loading", "parked", "gone"]
+STATE_KINDS: tuple[StateKind, ...] = get_args(StateKind)
 FirstSight = Literal["snapshot", "stream"]
 
 
@@ -49,16 +54,23 @@ class TableState:
 
     While loading, the change log has everything behind the stream sequence `since`: a snapshot will
     do if all that it lacks is behind there, and its meta is behind sequence `after` of INIT.
+    A table is gone since the WAL position `lsn`; a forgotten one is not listed any more.
     """
 
     kind: StateKind
     reason: str = ""
     since: int = 0
     after: int = 0
+    lsn: int = 0
+    is_forgotten: bool = False
 
     @property
     def is_live(self) -> bool:
         return self.kind == "live"
+
+    @property
+    def is_gone(self) -> bool:
+        return self.kind == "gone"
 
     def to_properties(self) -> dict[str, str]:
         return {
@@ -66,18 +78,22 @@ class TableState:
             REASON_PROPERTY: self.reason,
             SINCE_PROPERTY: str(self.since),
             AFTER_PROPERTY: str(self.after),
+            GONE_PROPERTY: str(self.lsn),
+            FORGOTTEN_PROPERTY: str(self.is_forgotten).lower(),
         }
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> TableState:
         """Read a change log's properties; one that says nothing is of a live table."""
-        kinds: Mapping[str, StateKind] = {"loading": "loading", "parked": "parked"}
-        kind = kinds.get(properties.get(STATE_PROPERTY, ""), "live")
+        held = properties.get(STATE_PROPERTY, "")
+        kind: StateKind = next((kind for kind in STATE_KINDS if kind == held), "live")
         return cls(
             kind,
             properties.get(REASON_PROPERTY, ""),
             int(properties.get(SINCE_PROPERTY, "0")),
             int(properties.get(AFTER_PROPERTY, "0")),
+            int(properties.get(GONE_PROPERTY, "0")),
+            properties.get(FORGOTTEN_PROPERTY) == "true",
         )
 
 
@@ -90,6 +106,19 @@ def loading(reason: str, since: int) -> TableState:
 
 def parked(reason: str) -> TableState:
     return TableState("parked", reason)
+
+
+GONE = "gone since"
+"""How a note begins that says that PostgreSQL does not publish the table any more."""
+
+
+def gone(reason: str, lsn: int) -> TableState:
+    return TableState("gone", reason, lsn=lsn)
+
+
+def describe_gone(state: TableState) -> str:
+    """Say since when a table is gone, and why."""
+    return f"{GONE} {Lsn(state.lsn)}: {state.reason}"
 
 
 def first_state(
@@ -214,6 +243,9 @@ def read_gaps(properties: Mapping[str, str]) -> list[tuple[int, int]]:
     return [(first, last) for first, last in json.loads(properties.get(GAPS_PROPERTY, "[]"))]
 
 
+NO_SNAPSHOT = "the bridge takes no snapshot"
+"""How the reason begins of a table that is parked because every request was refused."""
+
 WAITING = "the mirror is"
 """How a note begins that says why a mirror cannot be read."""
 
@@ -222,6 +254,8 @@ def describe_state(properties: Mapping[str, str]) -> str:
     """Say what a change log's properties tell a person; empty where all is well."""
     state, gaps = TableState.from_properties(properties), read_gaps(properties)
     said = [] if state.is_live else [f"{WAITING} {state.kind}: {state.reason}"]
+    if state.is_gone:
+        said = [describe_gone(state)]
     if gaps:
         said.append(f"the change log lacks stream sequence {describe_gaps(gaps)}")
     return "; ".join(said)

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from lake_consumer.batches import Batch, split_range
+from lake_consumer.ddl_plan import Routes
 from lake_consumer.iceberg.blocks import BLOCKS, BlockMaker, TablePlan
 from lake_consumer.iceberg.facts import Facts
 from lake_consumer.jetstream.source import RangeSource
@@ -68,8 +69,10 @@ class BatchReader:
     nats: NatsOptions
     dead_letters: bool
 
-    def read(self, batch: Batch, plans: Plans, gone: Iterable[tuple[str, int]]) -> Reading:
-        blocks = self._blocks(batch, plans, gone).persist()
+    def read(
+        self, batch: Batch, plans: Plans, gone: Iterable[tuple[str, int]], routes: Routes
+    ) -> Reading:
+        blocks = self._blocks(batch, plans, gone, routes).persist()
         try:
             # Collecting the facts alone makes every block, and keeps it where it was made.
             return Reading(batch, plans, blocks, blocks.drop("block").collect())
@@ -77,12 +80,14 @@ class BatchReader:
             blocks.unpersist()
             raise
 
-    def _blocks(self, batch: Batch, plans: Plans, gone: Iterable[tuple[str, int]]) -> DataFrame:
+    def _blocks(
+        self, batch: Batch, plans: Plans, gone: Iterable[tuple[str, int]], routes: Routes
+    ) -> DataFrame:
         cores = self.spark.sparkContext.defaultParallelism
         # A whole number of rounds: where the last one is not full, cores stand idle.
         parts = cores * -(-batch.messages // (cores * RANGE_MESSAGES))
         ranges = split_range(batch.first, batch.last, parts)
-        make = partial(BlockMaker, plans, frozenset(gone))
+        make = partial(BlockMaker, plans, frozenset(gone), routes)
         source = RangeSource(self.nats, CDC_STREAM.name, ranges, make, self.dead_letters)
         return self.spark.range(0, len(ranges), 1, len(ranges)).mapInArrow(
             source, from_arrow_schema(BLOCKS)
@@ -97,13 +102,17 @@ class ReadAhead:
         self._thread = ThreadPoolExecutor(1, "read-ahead")
         self._next: Future[Reading] | None = None
 
-    def begin(self, batch: Batch, plans: Plans, gone: Iterable[tuple[str, int]]) -> None:
-        self._next = self._thread.submit(self._read, batch, plans, tuple(gone))
+    def begin(
+        self, batch: Batch, plans: Plans, gone: Iterable[tuple[str, int]], routes: Routes
+    ) -> None:
+        self._next = self._thread.submit(self._read, batch, plans, tuple(gone), routes)
 
-    def _read(self, batch: Batch, plans: Plans, gone: Iterable[tuple[str, int]]) -> Reading:
+    def _read(
+        self, batch: Batch, plans: Plans, gone: Iterable[tuple[str, int]], routes: Routes
+    ) -> Reading:
         # A pool of its own: else the writing would wait until all of this is read.
         self._reader.spark.sparkContext.setLocalProperty(_POOL, "ahead")
-        return self._reader.read(batch, plans, gone)
+        return self._reader.read(batch, plans, gone, routes)
 
     def take(self) -> Reading | None:
         """What was read ahead, when it is there; None also where that went wrong."""

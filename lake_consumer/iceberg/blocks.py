@@ -115,12 +115,17 @@ class BlockMaker:
     """
 
     def __init__(
-        self, plans: Mapping[str, TablePlan], gone: frozenset[tuple[str, int]] = frozenset()
+        self,
+        plans: Mapping[str, TablePlan],
+        gone: frozenset[tuple[str, int]] = frozenset(),
+        routes: Mapping[tuple[str, int], str] = {},
     ) -> None:
         self._plans = plans
         self._gone = gone
         self._pending: dict[str, _Pending] = {}
         self._routes: dict[bytes, _Pending | None] = {}
+        self._renamed = routes
+        self._renamed_tokens = {token for token, _ in routes}
         self._lacking: dict[tuple[str, int], int] = {}
         self._held = 0
         self._bytes = 0
@@ -134,7 +139,7 @@ class BlockMaker:
         try:
             pending = self._routes[subject]
         except KeyError:
-            pending = self._route(subject)
+            pending = self._route(subject, change)
         if pending is not None:
             pending.sequences.append(sequence)
             pending.changes.append(change)
@@ -142,7 +147,7 @@ class BlockMaker:
             self._held += 1
             self._bytes += size
 
-    def _route(self, subject: bytes) -> _Pending | None:
+    def _route(self, subject: bytes, change: Mapping[str, Any]) -> _Pending | None:
         try:
             about = parse_cdc_subject(subject.decode())
         except (BadToken, UnicodeDecodeError) as error:
@@ -150,6 +155,10 @@ class BlockMaker:
         found = None
         if isinstance(about, ChangeSubject):
             token = about.table.token
+            if token in self._renamed_tokens:
+                # One name, several tables: the relation tells, so the subject alone never does.
+                token = self._renamed.get((token, change["relation_id"]), token)
+                return self._pending.setdefault(token, _Pending(token))
             found = self._pending.setdefault(token, _Pending(token))
         self._routes[subject] = found
         return found

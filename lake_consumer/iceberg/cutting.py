@@ -25,7 +25,7 @@ from lake_consumer.iceberg.types import cuts_schema
 _LOADED = "_loaded_cuts"
 _DDL = (
     "table_name string, commit_lsn bigint, commit_ts timestamp, stream_seq bigint, "
-    "snapshot_id bigint, changes_snapshot_id bigint"
+    "snapshot_id bigint, changes_snapshot_id bigint, gone_since bigint"
 )
 
 
@@ -35,6 +35,7 @@ class CutTable(NamedTuple):
     name: str | None
     snapshot_id: int | None
     changes_snapshot_id: int | None
+    gone_since: int | None = None
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ class CutWriter:
             return self.tables.create(CUTS, cuts_schema())
         # Tables may be further by now than this batch; a cut of it would name the wrong snapshots.
         cuts = self.tables.load(CUTS)
+        self.tables.add_fields(cuts, cuts_schema())
         reached = self.tables.watermark(cuts).stream_sequence
         if reached >= batch.first:
             raise LakeBusy(
@@ -70,8 +72,8 @@ class CutWriter:
 
     def _frame(self, batch: Batch, standing: Sequence[CutTable]) -> DataFrame:
         filled = [
-            (table, batch.commit_lsn, None, batch.last, snapshot, changes)
-            for table, snapshot, changes in standing
+            (table, batch.commit_lsn, None, batch.last, snapshot, changes, gone)
+            for table, snapshot, changes, gone in standing
         ]
         moment = F.to_timestamp(F.lit(batch.commit_ts))
         frame = self.spark.createDataFrame(filled, _DDL).withColumn("commit_ts", moment)
@@ -85,7 +87,8 @@ class CutWriter:
                 f"MERGE INTO {CUTS.sql} t USING {_LOADED} s"
                 " ON t.table_name = s.table_name AND t.stream_seq = s.stream_seq"
                 " WHEN MATCHED AND s.snapshot_id IS NOT NULL THEN UPDATE SET"
-                " t.snapshot_id = s.snapshot_id, t.changes_snapshot_id = s.changes_snapshot_id"
+                " t.snapshot_id = s.snapshot_id, t.changes_snapshot_id = s.changes_snapshot_id,"
+                " t.gone_since = s.gone_since"
                 " WHEN NOT MATCHED THEN INSERT *"
             )
         finally:
@@ -102,7 +105,8 @@ def _rows(batch: Batch, standing: Sequence[CutTable], schema: pa.Schema) -> pa.R
             "stream_seq": batch.last,
             "snapshot_id": snapshot,
             "changes_snapshot_id": changes,
+            "gone_since": gone,
         }
-        for table, snapshot, changes in standing
+        for table, snapshot, changes, gone in standing
     ]
     return pa.RecordBatch.from_pylist(rows, schema=schema)

@@ -20,7 +20,7 @@ from lake_consumer.iceberg.states import StateBook
 from lake_consumer.iceberg.tables import LakeTables, Table
 from lake_consumer.iceberg.types import log_schema, mirror_schema
 from lake_consumer.logs import info
-from lake_consumer.shapes import ShapeBook, held_revision, shape_properties
+from lake_consumer.shapes import ShapeBook, held_revision
 from lake_consumer.tablestates import REWRITTEN_PROPERTY
 from schemas.names import TableName
 from schemas.shapes import TableShape
@@ -75,7 +75,7 @@ class ShapeFollower:
             log_schema(columns_of(shape)),
             day_of="commit_ts",
             properties={
-                **shape_properties(shape, revision),
+                **self._shapes.properties(shape, revision),
                 **state.to_properties(),
                 **_rewritten(shape, revision, announced),
             },
@@ -89,7 +89,7 @@ class ShapeFollower:
         left = before.relation_id if before.relation_id != shape.relation_id else None
         steps = plan_log(self._tables.columns(log, "new"), columns_of(shape), left=left)
         properties = {
-            **shape_properties(shape, revision),
+            **self._shapes.properties(shape, revision),
             **state.to_properties(),
             **_rewritten(shape, revision, announced),
         }
@@ -116,7 +116,7 @@ class ShapeFollower:
     def rebuild_mirror(self, shape: TableShape, revision: int) -> Table:
         """Open the mirror in this shape, whatever it was; its rows are about to be replaced."""
         name, columns = mirror_of(self._table), columns_of(shape)
-        properties = shape_properties(shape, revision)
+        properties = self._shapes.properties(shape, revision)
         if not self._tables.exists(name):
             return self._tables.create(name, mirror_schema(columns), properties=properties)
         mirror = self._tables.load(name)
@@ -129,7 +129,7 @@ class ShapeFollower:
     def open_mirror(self, shape: TableShape, revision: int) -> Table:
         """Open the mirror, evolved to the newest shape."""
         name = mirror_of(self._table)
-        columns, properties = columns_of(shape), shape_properties(shape, revision)
+        columns, properties = columns_of(shape), self._shapes.properties(shape, revision)
         if not self._tables.exists(name):
             info("new table in the lake", table=self._table, columns=len(columns))
             return self._tables.create(name, mirror_schema(columns), properties=properties)
@@ -154,4 +154,4 @@ class ShapeFollower:
     def _followed(self, table: Table | None) -> tuple[int, TableShape | None]:
         """The newest revision a lake table has followed, and its shape."""
         properties = {} if table is None else self._tables.properties(table)
-        return held_revision(properties), self._shapes.learn_properties(properties)
+        return held_revision(properties), self._shapes.learn_properties(properties, self._table)

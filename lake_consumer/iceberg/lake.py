@@ -7,13 +7,15 @@ commits last. Whoever dies in between finds, by the stamps, what is done and wha
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 from pyspark.sql import Row, SparkSession
 
 from lake_consumer.batches import Batch
+from lake_consumer.ddl_plan import DdlPlan, Move, Routes
 from lake_consumer.errors import LakeError, ShapeUnknown, SnapshotGone, UndecodableMessage
 from lake_consumer.gaps import Gap
 from lake_consumer.iceberg.adding import FileAdder
@@ -28,15 +30,17 @@ from lake_consumer.iceberg.mirror import MirrorBatch
 from lake_consumer.iceberg.names import CUTS, RESYNCS, LakeName, log_of, table_of_log
 from lake_consumer.iceberg.states import StateBook
 from lake_consumer.iceberg.table import Cut, TableApplier
+from lake_consumer.iceberg.table_ddl import TableDdl
 from lake_consumer.iceberg.tables import LakeTables
-from lake_consumer.jetstream.announced import read_announcements
+from lake_consumer.jetstream.announced import Found, notices_of, read_messages
 from lake_consumer.loads import Meta
 from lake_consumer.natsoptions import NatsOptions
-from lake_consumer.shapes import Fallback, ShapeBook
+from lake_consumer.shapes import Fallback, ShapeBook, held_revision
 from lake_consumer.stores import ObjectStore
 from lake_consumer.tablestates import LIVE, RESYNC_PREFIX, FirstSight, TableState, loading, note_gap
 from lake_consumer.watermark import EMPTY, Watermark
 from schemas.names import TableName
+from schemas.shapes import TableShape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +56,8 @@ class Applied:
 
 class Lake:
     """The lake as the driver sees it; one batch at a time, its tables side by side."""
+
+    ddl_class: type[TableDdl] = TableDdl
 
     def __init__(
         self,
@@ -70,16 +76,25 @@ class Lake:
         self._tables = LakeTables(spark)
         self._files = FileAdder(self._tables, store)
         self._cuts = CutWriter(spark, self._tables, self._files)
-        self._shapes = ShapeBook(fallback)
+        self._shapes = ShapeBook(self._find_shape)
+        self._fallback = fallback
         self._appliers: dict[TableName, TableApplier] | None = None
         self.states = StateBook(self._tables, first_sight=first_sight, can_load=can_load)
+        self.ddl = self.ddl_class(spark, self._tables, self.states)
         self.loads = SnapshotLoads(spark, nats, self._tables, self._shapes, self.states)
         self._side_by_side = side_by_side
         self._dead_letters = dead_letters
         self._reader = BatchReader(spark, nats, dead_letters)
         self._ahead = ReadAhead(self._reader)
         self._gone: set[tuple[str, int]] = set()
+        self._routes: Routes = {}
         self._cores = spark.sparkContext.defaultParallelism
+        self._finish_renames()
+
+    @clear_errors
+    def _finish_renames(self) -> None:
+        # First of all: half renamed, tables are under names that nobody must read.
+        self.ddl.finish()
 
     @clear_errors
     def watermarks(self) -> tuple[Watermark, dict[LakeName, Watermark]]:
@@ -98,7 +113,7 @@ class Lake:
         began = time.monotonic()
         self.states.position = batch.first - 1
         self._tables.set_stamp(Watermark(batch.last, batch.commit_lsn, batch.commit_ts))
-        announced = self._follow_announced(batch)
+        announced = self._follow_messages(batch)
         reading = self._take_ahead(batch) or self._read(batch)
         read = time.monotonic()
         if following is not None:
@@ -148,16 +163,23 @@ class Lake:
         return {t: str(why) for t, why in results.items() if not isinstance(why, Cut)}
 
     @clear_errors
-    def note_gap(self, gap: Gap) -> None:
-        """Note in every change log that it lacks changes, and let every mirror be built anew."""
+    def note_gap(self, gap: Gap, published: Mapping[TableName, int]) -> None:
+        """Note in every change log that it lacks changes, and let every mirror be built anew.
+
+        A table that is gone stays so, unless KV `schemas` has a newer revision `published`.
+        """
         self.drop_ahead()
         self.states.position = gap.last
         for table in self.states.read_all():
             log = self._tables.load(log_of(table))
-            noted = note_gap(self._tables.properties(log), gap.first, gap.last)
-            shape = self._shapes.learn_properties(self._tables.properties(log))
+            properties = self._tables.properties(log)
+            noted = note_gap(properties, gap.first, gap.last)
+            shape = self._shapes.learn_properties(properties, table)
             keyed = shape is not None and bool(shape.key)
             state = loading(f"stream sequences {gap} are missing", gap.last) if keyed else LIVE
+            before = self.states.get(table)
+            if before.is_gone and published.get(table, 0) <= held_revision(properties):
+                state = before
             self.states.set(table, state, noted)
 
     @clear_errors
@@ -182,12 +204,49 @@ class Lake:
         self._tables.set_properties(wishes, {}, without=marks)
         return taken
 
-    def _follow_announced(self, batch: Batch) -> set[TableName]:
-        """Lead change logs through the shapes that the batch announces, before it is decoded."""
+    def is_renamed(self, table: TableName, revision: int) -> bool:
+        """Whether a table that KV `schemas` knows is one of the lake's under another name."""
+        fields = self._fallback(table, revision) or {}
+        if not fields:
+            return False
+        return self.ddl.is_relation(TableShape.from_map(fields), str(fields.get("source", "")))
+
+    def _follow_messages(self, batch: Batch) -> set[TableName]:
+        """Follow what the batch says of its tables, before it is decoded: names, shapes, ends.
+
+        Gives the tables whose shapes it announces.
+        """
+        messages = read_messages(self._nats, batch.first, batch.last)
+        notices = [notice for message in messages for notice in notices_of(message)]
+        plan = self.ddl.plan(notices)
+        if not self.ddl.move(plan, batch.first - 1):
+            plan = self.ddl.plan(notices)
+        self._reopen(plan.moves)
+        self._routes = plan.routes
+        shapes = [message for message in messages if message.is_schema]
+        announced = self._follow_announced(shapes, plan)
+        self.ddl.settle(plan)
+        return announced
+
+    def _reopen(self, moves: Sequence[Move]) -> None:
+        """Let go of what is held by names that tables had, and follow them by those they have."""
+        if not moves:
+            return
+        appliers = self._all_appliers()
+        for move in moves:
+            appliers.pop(move.before, None)
+            appliers.pop(move.after, None)
+        for move in moves:
+            self._applier(move.after).follow_held()
+
+    def _follow_announced(self, messages: Sequence[Found], plan: DdlPlan) -> set[TableName]:
+        """Lead change logs through the shapes that the batch announces."""
         announced: dict[TableName, set[int]] = {}
-        for fields, revision, sequence in read_announcements(self._nats, batch.first, batch.last):
-            shape = self._shapes.learn(fields, revision, sequence)
-            announced.setdefault(shape.name, set()).add(revision)
+        for message in messages:
+            revision, sent = message.fields["schema_revision"], TableShape.from_map(message.fields)
+            table = plan.name_of(sent.name, sent.relation_id)
+            self._shapes.learn(message.fields, revision, message.sequence, table)
+            announced.setdefault(table, set()).add(revision)
         appliers = [(self._applier(table), revisions) for table, revisions in announced.items()]
         with ThreadPoolExecutor(self._side_by_side) as pool:
             list(pool.map(lambda pair: pair[0].follow(pair[1]), appliers))
@@ -208,10 +267,17 @@ class Lake:
             *(applier.cut(found.get(table)) for table, applier in ahead.items()),
         ]
 
+    def _find_shape(self, table: TableName, revision: int) -> dict[str, Any] | None:
+        """A shape that only KV `schemas` has; before a rename it was under another key."""
+        for name in (table, *self.ddl.former_names(table)):
+            if (fields := self._fallback(name, revision)) is not None:
+                return fields
+        return None
+
     def _read(self, batch: Batch) -> Reading:
         """Let the executors read and decode."""
         while True:
-            reading = self._reader.read(batch, self._plans(batch), self._gone)
+            reading = self._reader.read(batch, self._plans(batch), self._gone, self._routes)
             if not reading.lacking:
                 return reading
             self._discard(reading)
@@ -226,8 +292,8 @@ class Lake:
 
     def _begin_ahead(self, batch: Batch) -> None:
         # A new shape changes tables that are being written now: that batch waits for its turn.
-        if not any(read_announcements(self._nats, batch.first, batch.last)):
-            self._ahead.begin(batch, self._plans(batch), self._gone)
+        if not read_messages(self._nats, batch.first, batch.last):
+            self._ahead.begin(batch, self._plans(batch), self._gone, self._routes)
 
     def _take_ahead(self, batch: Batch) -> Reading | None:
         reading = self._ahead.take()
@@ -289,6 +355,11 @@ class Lake:
                 appended.result()
         return [applier.cut(found[table]) for table, applier in appliers.items()]
 
+    def _stand(self, table: TableName, mirror: int | None, log: int | None) -> CutTable:
+        """Where a table stands at a cut; of one that is gone, since when."""
+        state = self.states.get(table)
+        return CutTable(str(table), mirror, log, state.lsn if state.is_gone else None)
+
     def _all_appliers(self) -> dict[TableName, TableApplier]:
         """Every table of the lake: any of them may be in a batch."""
         if self._appliers is None:
@@ -312,8 +383,8 @@ class Lake:
         unreadable = [table for table in self.states.untold() if table not in touched]
         # A batch of logical messages alone touches no table, and still has to move the batch.
         standing = [
-            *(CutTable(str(cut.table), cut.snapshot_id, cut.changes_snapshot_id) for cut in cuts),
-            *(CutTable(str(table), None, self.loads.log_snapshot(table)) for table in unreadable),
+            *(self._stand(c.table, c.snapshot_id, c.changes_snapshot_id) for c in cuts),
+            *(self._stand(table, None, self.loads.log_snapshot(table)) for table in unreadable),
         ] or [CutTable(None, None, None)]
         self._cuts.write(batch, standing)
         self.states.told([*touched, *unreadable])

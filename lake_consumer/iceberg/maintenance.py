@@ -36,6 +36,7 @@ from lake_consumer.iceberg.failures import translate
 from lake_consumer.iceberg.javas import JavaReader
 from lake_consumer.iceberg.names import CATALOG, CHANGES_SUFFIX, CUTS, LakeName, mirror_of, quote
 from lake_consumer.iceberg.tables import LakeTables, Table
+from lake_consumer.iceberg.types import cuts_schema
 from lake_consumer.iceberg.unstamped import argument, take_stamp_off, text
 from lake_consumer.shapes import ShapeBook
 from schemas.names import TableName
@@ -202,9 +203,10 @@ class Caretaker:
         if plan.restated:
             rows = [
                 (r.table, r.commit_lsn, r.commit_ts, r.stream_seq, r.snapshot_id,
-                 r.changes_snapshot_id)
+                 r.changes_snapshot_id, r.gone_since)
                 for r in plan.restated
             ]  # fmt: skip
+            self._tables.add_fields(self._tables.load(CUTS), cuts_schema())
             frame = self._spark.createDataFrame(rows, self._spark.table(CUTS.sql).schema)
             frame.coalesce(1).writeTo(CUTS.sql).append()
         self._cuts = None
@@ -303,6 +305,7 @@ class Caretaker:
                 stream_seq=row["stream_seq"],
                 snapshot_id=row["snapshot_id"],
                 changes_snapshot_id=row["changes_snapshot_id"],
+                gone_since=row.asDict().get("gone_since"),
             )
 
     def _call(self, procedure: str, name: LakeName, arguments: str) -> Row:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lake_consumer.cuts import Cut, CutBook, When
+from lake_consumer.cuts import Cut, CutBook, When, table_gone
 from lake_consumer.errors import NotReadable
 from lake_consumer.iceberg.datasets import LakeDataset, compare
-from lake_consumer.iceberg.names import CHANGES_SUFFIX, CUTS, LakeName
+from lake_consumer.iceberg.names import CHANGES_SUFFIX, CUTS, LakeName, log_of, mirror_of
 from lake_consumer.iceberg.reading import LakeReader, rows_of
 from lake_consumer.tablestates import TableState
+from schemas.names import TableName
 
 LARGE_ROWS = 20_000_000
 
@@ -20,6 +22,10 @@ class LakeNow:
     """Every table as it is now."""
 
     lake: LakeReader
+
+    def names(self) -> list[LakeName]:
+        """What SQL can name."""
+        return self.lake.names()
 
     def open(self, name: LakeName) -> LakeDataset:
         table = self.lake.load(name)
@@ -32,6 +38,8 @@ class LakeNow:
         if log not in self.lake.names():
             return
         state = TableState.from_properties(self.lake.load(log).properties)
+        if state.is_gone:
+            raise table_gone(str(name), state.lsn)
         if not state.is_live:
             sys.stderr.write(
                 f"{name} does not follow the database now, it is {state.kind}: {state.reason}\n"
@@ -45,13 +53,25 @@ class LakeAt:
     lake: LakeReader
     book: CutBook
     cut: Cut
+    called: Mapping[TableName, TableName]
+    """The present name of every table, by the name that means it at the cut."""
 
     @classmethod
     def choose(cls, lake: LakeReader, when: When) -> LakeAt:
         book = lake.cuts()
-        return cls(lake, book, book.at(when))
+        cut = book.at(when)
+        tables = {TableName(n.namespace.removesuffix(CHANGES_SUFFIX), n.name) for n in lake.names()}
+        return cls(lake, book, cut, lake.table_names().names_at(tables, cut.stream_seq))
+
+    def names(self) -> list[LakeName]:
+        """What SQL can name: tables by the names that they had at the cut."""
+        held = set(self.lake.names())
+        called = {place(name): place(table) for name, table in self.called.items()
+                  for place in (mirror_of, log_of)}  # fmt: skip
+        return sorted(name for name, table in called.items() if table in held)
 
     def open(self, name: LakeName) -> LakeDataset:
+        name = self._present(name)
         table = self.lake.load(name)
         if name == CUTS:
             return LakeDataset(table, only=compare("stream_seq", "<=", self.cut.stream_seq))
@@ -64,6 +84,11 @@ class LakeAt:
             )
         _warn_if_large(name, rows_of(table, snapshot))
         return LakeDataset(table, snapshot)
+
+    def _present(self, name: LakeName) -> LakeName:
+        place = log_of if name.namespace.endswith(CHANGES_SUFFIX) else mirror_of
+        table = TableName(name.namespace.removesuffix(CHANGES_SUFFIX), name.name)
+        return place(self.called.get(table, table))
 
     def _snapshot(self, name: LakeName) -> int:
         if name.namespace.endswith(CHANGES_SUFFIX):

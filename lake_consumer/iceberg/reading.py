@@ -17,11 +17,21 @@ from pyiceberg.types import NestedField, StringType
 from sqlalchemy import inspect
 
 from lake_consumer.catalogs import CatalogUri
-from lake_consumer.cuts import CutBook, CutRow
+from lake_consumer.cuts import CutBook, CutRow, TableNames
+from lake_consumer.ddl_plan import read_former
 from lake_consumer.errors import NoLake, NoLakeYet
-from lake_consumer.iceberg.names import CATALOG, CHANGES_SUFFIX, CUTS, LakeName
-from lake_consumer.tablestates import WAITING, describe_state
+from lake_consumer.iceberg.names import (
+    CATALOG,
+    CHANGES_SUFFIX,
+    CUTS,
+    LakeName,
+    mirror_of,
+    table_of_log,
+)
+from lake_consumer.tablestates import GONE, LIVE, StateKind, TableState, describe_state
 from lake_consumer.watermark import EMPTY, Watermark
+from schemas.names import TableName
+from schemas.positions import Lsn
 
 ATTEMPTS = 10
 
@@ -38,6 +48,7 @@ class TableStatus:
     deleted_rows: int = 0
     """Rows that are still in data files and that readers skip."""
 
+    kind: StateKind = "live"
     state: str = "following"
     note: str = ""
     """Why the table's mirror cannot be read, or what its change log lacks."""
@@ -111,6 +122,21 @@ class LakeReader:
         rows = self.load(CUTS).scan().to_arrow().to_pylist()
         return CutBook(CutRow(table=row.pop("table_name"), **row) for row in rows)
 
+    def table_names(self) -> TableNames:
+        """The names that tables had before they were renamed."""
+        if CUTS not in self.names():
+            return TableNames([])
+        return TableNames(read_former(self.load(CUTS).properties))
+
+    def states(self) -> dict[TableName, TableState]:
+        """The state of every table, as its change log says."""
+        found = {name: table_of_log(name) for name in self.names()}
+        return {
+            table: TableState.from_properties(self.load(name).properties)
+            for name, table in found.items()
+            if table is not None
+        }
+
     @contextmanager
     def _clear_errors(self) -> Iterator[None]:
         try:
@@ -137,24 +163,37 @@ def read_statuses(uri: CatalogUri, warehouse: str) -> list[TableStatus]:
     with lake:
         names = lake.names()
         unreadable = lake.cuts().unreadable()
-        statuses = {name: _status(str(name), lake.load(name)) for name in names}
+        tables = {name: lake.load(name) for name in names}
+        statuses = {name: _status(str(name), table) for name, table in tables.items()}
+    states = {
+        table: TableState.from_properties(tables[name].properties)
+        for name in names
+        if (table := table_of_log(name)) is not None
+    }
     return [
-        replace(status, state=_state(name, status, names, unreadable))
+        replace(status, state=_state(name, held, names, unreadable), kind=held.kind)
         for name, status in statuses.items()
+        if not (held := states.get(_table_of(name), LIVE)).is_forgotten
     ]
+
+
+def _table_of(name: LakeName) -> TableName:
+    """The table that a mirror or a change log is of."""
+    return TableName(name.namespace.removesuffix(CHANGES_SUFFIX), name.name)
 
 
 def _state(
     name: LakeName,
-    status: TableStatus,
+    held: TableState,
     names: Collection[LakeName],
     unreadable: Collection[str],
 ) -> str:
     """What `status` says of a table beyond its numbers."""
+    if held.is_gone:
+        return f"{GONE} {Lsn(held.lsn)}"
     if name.namespace.endswith(CHANGES_SUFFIX):
-        mirror = LakeName(name.namespace.removesuffix(CHANGES_SUFFIX), name.name)
-        is_waiting = status.note.startswith(WAITING)
-        return "following" if mirror in names or is_waiting else "log only: the table has no key"
+        is_followed = mirror_of(_table_of(name)) in names or not held.is_live
+        return "following" if is_followed else "log only: the table has no key"
     return "not readable: being rebuilt" if str(name) in unreadable else "following"
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from lake_consumer.iceberg.names import CHANGES_SUFFIX, log_of, mirror_of
 from lake_consumer.iceberg.tables import LakeTables
-from lake_consumer.logs import info, warn
+from lake_consumer.logs import error, info, warn
 from lake_consumer.tablestates import (
     LIVE,
     FirstSight,
@@ -20,7 +20,9 @@ from schemas.shapes import TableShape
 _SAID = {
     "loading": ("the mirror waits for a snapshot", "none: it is asked for and loaded by itself"),
     "parked": ("the mirror is parked", "lake-consumer resync {table}"),
+    "gone": ("the table is gone", "none if that was meant; lake-consumer forget {table}"),
 }
+_LEVELS: Mapping[str, Callable[..., None]] = {"parked": error}
 
 
 class StateBook:
@@ -88,7 +90,7 @@ class StateBook:
                 info("the mirror is live", table=table)
             return
         what, remedy = _SAID[state.kind]
-        say = info if state.reason.startswith("first sight") else warn
+        say = info if state.reason.startswith("first sight") else _LEVELS.get(state.kind, warn)
         say(what, table=table, reason=state.reason, remedy=remedy.format(table=table))
 
     def set(
@@ -98,6 +100,16 @@ class StateBook:
         log = self._tables.load(log_of(table))
         self._tables.set_properties(log, {**state.to_properties(), **(properties or {})})
         self.remember(table, state)
+
+    def rename(self, moves: Mapping[TableName, TableName]) -> None:
+        """Follow tables that have other names now, in their logs as here."""
+        self._known = {moves.get(table, table): state for table, state in self._known.items()}
+        self._told = {moves.get(table, table) for table in self._told}
+
+    def forget(self, table: TableName) -> None:
+        """Know nothing of a table any more."""
+        self._known.pop(table, None)
+        self._told.discard(table)
 
     def untold(self) -> list[TableName]:
         """Tables whose mirror cannot be read, and of which no cut of this process says so yet."""

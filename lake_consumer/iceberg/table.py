@@ -154,7 +154,7 @@ class TableApplier:
         """What changes of older revisions lack in the mirror's columns, in the log's names."""
         if len(self._known) == 1:
             return ()
-        shape = self._shapes.learn_properties(self._tables.properties(mirror))
+        shape = self._shapes.learn_properties(self._tables.properties(mirror), self._table)
         if shape is None:
             return ()
         names = {column.position: column.name for column in self._columns if column.is_current}

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 
 from lake_consumer.columns import Columns, read_doc
@@ -43,6 +44,10 @@ Table = Any
 """A Java `org.apache.iceberg.Table`."""
 
 
+class RenameImpossible(Exception):
+    """The catalog cannot rename tables."""
+
+
 class LakeTables:
     """The lake's catalog."""
 
@@ -53,6 +58,8 @@ class LakeTables:
         self._making_namespace = threading.Lock()
         self._format = str(spark.conf.get(FORMAT_SETTING, DEFAULT_FORMAT))
         self._told: set[LakeName] = set()
+        self.moved_from: frozenset[LakeName] = frozenset()
+        """Names that a table had which has another one now."""
         gateway: Any = spark.sparkContext._gateway
         self._gateway = gateway
         self._jvm = gateway.jvm
@@ -109,7 +116,40 @@ class LakeTables:
         settings = self._jvm.java.util.HashMap()
         for key, value in {**PROPERTIES, **FORMATS[self._format], **properties}.items():
             settings.put(key, value)
-        return self._catalog.createTable(self._identifier(name), read, spec.build(), settings)
+        if name not in self.moved_from:
+            return self._catalog.createTable(self._identifier(name), read, spec.build(), settings)
+        # A table that had this name keeps its files in the folder of the name, and removing orphans
+        # of this one must not find them: it is created in another folder.
+        made = LakeName(name.namespace, f"{name.name}__{secrets.token_hex(4)}")
+        self._catalog.createTable(self._identifier(made), read, spec.build(), settings)
+        self.rename(made, name)
+        return self._catalog.loadTable(self._identifier(name))
+
+    def rename(self, before: LakeName, after: LakeName) -> None:
+        """Give a table another name; its files stay where they are."""
+        with self._making_namespace:
+            self._spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {CATALOG}.{quote(after.namespace)}")
+        try:
+            self._catalog.renameTable(self._identifier(before), self._identifier(after))
+        except Py4JJavaError as error:
+            if "UnsupportedOperationException" in str(error.java_exception):
+                raise RenameImpossible(str(error.java_exception)) from error
+            raise
+
+    def drop(self, name: LakeName) -> None:
+        """Drop a table with its data and metadata, if it is there."""
+        self._catalog.dropTable(self._identifier(name), True)
+
+    def add_fields(self, table: Table, schema: Mapping[str, Any]) -> None:
+        """Add top-level fields that a table of an earlier version does not have."""
+        held = {field["name"] for field in self.schema(table)["fields"]}
+        missing = [field for field in schema["fields"] if field["name"] not in held]
+        if not missing:
+            return
+        update = table.updateSchema()
+        for field in missing:
+            update.addColumn(field["name"], self._type(field["type"]), field["doc"])
+        update.commit()
 
     def names(self) -> list[LakeName]:
         """All tables of the lake."""

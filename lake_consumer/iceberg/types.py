@@ -48,6 +48,7 @@ CUTS_FIELDS: tuple[tuple[str, IcebergType, str], ...] = (
     ("stream_seq", "long", "last sequence of the CDC stream in this lake commit"),
     ("snapshot_id", "long", "the mirror's snapshot that is the table at this commit"),
     ("changes_snapshot_id", "long", "the change log's snapshot that ends at this commit"),
+    ("gone_since", "long", "WAL position since which PostgreSQL does not publish the table"),
 )
 
 

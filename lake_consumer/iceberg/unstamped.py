@@ -6,6 +6,9 @@ commits something else takes the stamp off first; the next batch puts its own on
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from pyspark.sql import SparkSession
 
 from lake_consumer.iceberg.names import LakeName, quote
@@ -17,6 +20,20 @@ STAMP = "spark.sql.iceberg.snapshot-property."
 def take_stamp_off(spark: SparkSession) -> None:
     for name in EMPTY.to_summary():
         spark.conf.unset(STAMP + name)
+
+
+@contextmanager
+def stamp_off(spark: SparkSession) -> Iterator[None]:
+    """Commit without the batch's stamp for as long as the block lasts."""
+    names = [STAMP + name for name in EMPTY.to_summary()]
+    held = {name: spark.conf.get(name, None) for name in names}
+    take_stamp_off(spark)
+    try:
+        yield
+    finally:
+        for name, value in held.items():
+            if value is not None:
+                spark.conf.set(name, value)
 
 
 def argument(name: LakeName) -> str:

@@ -26,8 +26,8 @@ from schemas.names import DEFAULT_SCHEMA
 def print_query(config: LakeConfig, sql: str, when: When, *, at_cut: bool, format: str) -> None:
     """Run SQL over the lake and print its rows."""
     with LakeReader(config.catalog, config.warehouse) as lake:
-        names = lake.names()
         tables = LakeAt.choose(lake, when) if at_cut else LakeNow(lake)
+        names = tables.names()
         with answer(
             sql, lambda parts: find(parts, names), lambda at: tables.open(LakeName(*at))
         ) as rows:

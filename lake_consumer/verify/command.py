@@ -7,7 +7,7 @@ which holds back its vacuum; name a few tables where that matters.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -33,6 +33,7 @@ from lake_consumer.jetstream.quiet import is_quiet_up_to
 from lake_consumer.natsoptions import NatsOptions
 from lake_consumer.postgres.source import Source
 from lake_consumer.session import open_session
+from lake_consumer.tablestates import TableState, describe_gone
 from lake_consumer.verify.report import Printer, TableReport, terminal_printer
 from lake_consumer.verify.table import TableCheck
 from schemas.names import TableName
@@ -93,8 +94,10 @@ class Verifier:
             self._lake.close()
 
     def _run(self) -> None:
-        tables = choose(self._options.tables, mirrored(self._lake))
-        reports = self._compare(tables)
+        wanted = choose(self._options.tables, mirrored(self._lake))
+        gone = {t: s for t, s in self._lake.states().items() if s.is_gone}
+        tables = [table for table in wanted if table not in gone]
+        reports = [*self._skip_gone(wanted, gone), *(self._compare(tables) if tables else [])]
         if self._options.heal:
             reports = [self._heal(report) if report.differs else report for report in reports]
         wrong = [report.table for report in reports if report.differs and not report.healed]
@@ -105,6 +108,22 @@ class Verifier:
             raise LakeNotThere(
                 f"{', '.join(unknown)} cannot be compared", advice="See the reasons above."
             )
+
+    def _skip_gone(
+        self, wanted: Sequence[TableName], gone: Mapping[TableName, TableState]
+    ) -> list[TableReport]:
+        """Report tables that PostgreSQL does not publish any more; if named, that is a failure."""
+        named = bool(self._options.tables)
+        listed = [t for t in wanted if t in gone and (named or not gone[t].is_forgotten)]
+        if not listed:
+            return []
+        cut = self._lake.cuts().at(None)
+        reports = [
+            TableReport(str(t), cut).skip(describe_gone(gone[t]), matters=named) for t in listed
+        ]
+        for report in reports:
+            self._printer.table(report)
+        return reports
 
     def _compare(self, tables: Sequence[TableName]) -> list[TableReport]:
         with Source.open(self._config.postgres, tables) as source:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import zlib
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
@@ -32,11 +33,12 @@ from lake_consumer.natsoptions import NatsOptions
 from lake_consumer.resync import ask_resync
 from lake_consumer.watermark import Watermark
 from schemas.codecs import CODECS, CONTENT_ENCODING, CONTENT_TYPE, OVERSIZE
+from schemas.ddl import DdlEvent, format_ddl
 from schemas.events import Change, Event, LogicalMessage, Place, ShapeChange, iso_timestamp
 from schemas.names import TableName
 from schemas.shapes import Column, ReplicaIdentity, TableShape
 from schemas.streams import CDC_STREAM, LAKE_CONSUMER, OVERSIZE_STORE
-from schemas.subjects import Operation
+from schemas.subjects import DDL_PREFIX, Operation
 from schemas.types import parse_type
 from schemas.values import Format
 
@@ -54,12 +56,13 @@ def make_shape(
     key: tuple[str, ...] = ("id",),
     positions: dict[str, int] | None = None,
     identity: ReplicaIdentity = "default",
+    relation: int | None = None,
 ) -> TableShape:
     """Make a shape from names and contract types; attnums in order unless told otherwise."""
     at = positions or {name: number for number, name in enumerate(columns, start=1)}
     return TableShape(
         name=TableName.parse(table),
-        relation_id=16_400,
+        relation_id=relation_of(table) if relation is None else relation,
         replica_identity=identity,
         columns=tuple(
             Column(
@@ -76,6 +79,22 @@ def make_shape(
     )
 
 
+def relation_of(table: str) -> int:
+    """The OID of a table that is never renamed and never created anew."""
+    return 16_400 + zlib.crc32(str(TableName.parse(table)).encode()) % 1_000_000
+
+
+def ddl(*events: DdlEvent) -> LogicalMessage:
+    """What the bridge says of DDL statements."""
+    return LogicalMessage(
+        prefix=DDL_PREFIX,
+        content=format_ddl(events),
+        transactional=True,
+        place=_PLACE,
+        source="7/1",
+    )
+
+
 def announce(shape: TableShape, revision: int, *, alone: bool = False) -> ShapeChange:
     """Announce a shape, in a transaction or `alone` between transactions."""
     return ShapeChange(
@@ -84,12 +103,17 @@ def announce(shape: TableShape, revision: int, *, alone: bool = False) -> ShapeC
 
 
 def change(
-    table: str, operation: Operation, data: dict[str, Any], revision: int = 1, **more: Any
+    table: str,
+    operation: Operation,
+    data: dict[str, Any],
+    revision: int = 1,
+    relation: int | None = None,
+    **more: Any,
 ) -> Change:
     return Change(
         table=TableName.parse(table),
         operation=operation,
-        relation_id=16_400,
+        relation_id=relation_of(table) if relation is None else relation,
         place=_PLACE,
         schema_revision=revision,
         data=data,
