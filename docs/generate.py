@@ -85,6 +85,8 @@ def _metrics() -> str:
 def _lake_metrics() -> str:
     rows = [(_code(r.name), r.kind, r.help) for r in lake_consumer.metrics.METRICS]
     rows += [(_code(r.name), "gauge", r.help) for r in lake_consumer.metrics.TABLE_METRICS]
+    rows += [(_code(lake_consumer.metrics.TABLE_STATE), "gauge",
+              lake_consumer.metrics.TABLE_STATE_HELP)]  # fmt: skip
     return table(("Metric", "Kind", "What it counts"), rows)
 
 

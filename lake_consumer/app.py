@@ -37,6 +37,8 @@ POLL_SECONDS = 1.0
 SHORT_DRAIN = 5_000_000
 """Up to so many messages Java's optimising compiler takes more than it gives: rows are worked on in
 Python's Arrow, and the JVM only hands blocks about. A drain of 2,000,000 took it 33 s, not 57."""
+OBSERVE_SECONDS = 15.0
+"""How often the stream of dead letters is asked for its length."""
 AHEAD_MESSAGES = 20_000
 """Fewer are read in no time, and more may come until it is their turn."""
 
@@ -154,6 +156,7 @@ class Follower:
         self.applied = resume.first - 1
         self._next: Batch | None = None
         self.is_waiting = False
+        self._observed_at = -OBSERVE_SECONDS
         if loader is not None:
             loader.see_tables(self.applied)
 
@@ -161,6 +164,7 @@ class Follower:
         """Apply the next batch up to `goal` (or the stream's end); False where there is none."""
         state = self._stream.state()
         self.meter.looked(state.last, self.applied)
+        self._observe()
         newest = state.last if goal is None else goal
         gap = self._find_gap(state, newest)
         batch = self._plan(state, newest if gap is None else gap.first - 1, gap)
@@ -178,6 +182,15 @@ class Follower:
         self.meter.took(batch, changes=applied.changes, bytes=applied.bytes, seconds=seconds)
         _report(batch, applied, state, seconds)
         return True
+
+    def _observe(self) -> None:
+        """Let the meter know what operators alert on."""
+        states = self._lake.states
+        self.meter.parked = tuple(map(str, states.parked()))
+        self.meter.snapshots_waiting = len(states.loading())
+        if time.monotonic() - self._observed_at >= OBSERVE_SECONDS:
+            self._observed_at = time.monotonic()
+            self.meter.dead_letters = self._stream.dead_letters()
 
     def close(self) -> None:
         """Leave nothing under way."""

@@ -91,6 +91,13 @@ def _resync(config: LakeConfig, flags: Flags) -> None:
     sys.stdout.write(ask_resync(config, flags["table"]) + "\n")
 
 
+def _forget(config: LakeConfig, flags: Flags) -> None:
+    from lake_consumer.forget import ask_forget  # noqa: PLC0415 - as above
+
+    said = ask_forget(config, flags["table"], purge=flags["purge"], force=flags["force"])
+    sys.stdout.write(said + "\n")
+
+
 def _query(config: LakeConfig, flags: Flags) -> None:
     from lake_consumer.query.command import print_query  # noqa: PLC0415 - as above
 
@@ -148,6 +155,23 @@ COMMANDS = (
         "build the mirror of a table anew from a snapshot; its history is kept",
         _resync,
         (Argument("table", {"metavar": "TABLE", "nargs": "+", "help": "users, or sales.orders"}),),
+        prints=True,
+    ),
+    Command(
+        "forget",
+        "stop listing a table that is gone, or remove it with its data and history",
+        _forget,
+        (
+            Argument("table", {"metavar": "TABLE", "nargs": "+", "help": "users, or sales.orders"}),
+            Argument(
+                "--purge",
+                {"action": "store_true", "help": "drop its Iceberg tables: data and history"},
+            ),
+            Argument(
+                "--force",
+                {"action": "store_true", "help": "also if PostgreSQL still publishes the table"},
+            ),
+        ),
         prints=True,
     ),
     Command(

@@ -136,6 +136,12 @@ class UnknownTable(LakeError):
     advice = "`lake-consumer status` lists the tables."
 
 
+class NotGone(LakeError):
+    """`forget` was asked to forget a table that PostgreSQL still publishes."""
+
+    advice = "Drop it or remove it from the publication first; --force forgets it anyway."
+
+
 class QueryFailed(LakeError):
     """SQL that cannot be run."""
 

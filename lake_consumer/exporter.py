@@ -49,14 +49,17 @@ class Endpoints:
     def health(self) -> Answer:
         silent = time.monotonic() - self._meter.turned
         is_alive = silent < STALLED_SECONDS
-        body = {"status": "following" if is_alive else "stalled", "silent_seconds": round(silent)}
+        parked = list(self._meter.parked)
+        state = "stalled" if not is_alive else "parked" if parked else "following"
+        body = {"status": state, "silent_seconds": round(silent), "parked_tables": parked}
+        # Restarting the process does not help a parked table, so the code stays 200.
         status = HTTPStatus.OK if is_alive else HTTPStatus.SERVICE_UNAVAILABLE
         return Answer(json.dumps(body).encode(), status=status)
 
     def status(self) -> Answer:
         tables = [asdict(table) for table in self._tables()]
         document = {**self._meter.document(), "tables": tables}
-        return Answer(json.dumps(document).encode())
+        return Answer(json.dumps(document, default=str).encode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,11 @@ class Route:
 
 
 ROUTES = (
-    Route("/health", "200 while the loop comes round, 503 when it has stalled", Endpoints.health),
+    Route(
+        "/health",
+        "200 while the loop comes round, 503 when it has stalled; the body lists parked tables",
+        Endpoints.health,
+    ),
     Route("/metrics", "Prometheus's text format", Endpoints.metrics),
     Route("/status", "the same numbers and every table, as JSON", Endpoints.status),
 )

@@ -163,7 +163,9 @@ class Loader:
         return len(failed) < len(ready)
 
     def _take_resyncs(self, position: int) -> None:
-        for table in self._lake.take_resyncs(position, self._stream.snapshots.end):
+        forgotten = self._lake.take_forgets(self._lsn)
+        resynced = self._lake.take_resyncs(position, self._stream.snapshots.end)
+        for table in (*forgotten, *resynced):
             self._asked.pop(table, None)
 
     def wait(self) -> None:

@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 
 from lake_consumer.batches import Batch
 from lake_consumer.iceberg.reading import TableStatus
+from lake_consumer.tablestates import STATE_KINDS
 
 Family = Literal["counter", "gauge"]
 
@@ -41,6 +42,10 @@ class Meter:
     care_rounds: int = 0
     care_seconds: float = 0.0
     care_failures: int = 0
+    dead_letters: int = 0
+    snapshots_waiting: int = 0
+    parked: tuple[str, ...] = ()
+    """Tables that wait for a person."""
 
     def looked(self, stream_end: int, applied: int) -> None:
         self.turned = time.monotonic()
@@ -119,6 +124,15 @@ METRICS = (
               lambda m: m.behind_seconds),
     MetricRow("lake_commit_lsn", "gauge", "WAL position of the newest commit in the lake",
               lambda m: m.commit_lsn),
+    MetricRow("lake_dead_letters", "gauge",
+              "Messages in stream DEAD, which could not be applied and were left out",
+              lambda m: m.dead_letters),
+    MetricRow("lake_snapshots_waiting", "gauge",
+              "Tables that wait for a snapshot to be taken and loaded",
+              lambda m: m.snapshots_waiting),
+    MetricRow("lake_tables_parked", "gauge",
+              "Tables whose mirror stopped and needs an operator (`resync`)",
+              lambda m: len(m.parked)),
     MetricRow("lake_maintenance_rounds_total", "counter", "Rounds of maintenance",
               lambda m: m.care_rounds),
     MetricRow("lake_maintenance_seconds_total", "counter", "Seconds spent on maintenance",
@@ -134,7 +148,8 @@ class TableRow:
 
     name: str
     help: str
-    read: Callable[[TableStatus], float]
+    read: Callable[[TableStatus], float | None]
+    """None if the table has no such number."""
 
 
 TABLE_METRICS = (
@@ -147,7 +162,26 @@ TABLE_METRICS = (
              lambda t: t.watermark.stream_sequence),
     TableRow("lake_table_commit_lsn", "WAL position of the newest change, by table",
              lambda t: t.watermark.commit_lsn),
+    TableRow("lake_table_commit_age_seconds",
+             "Seconds since the commit time of the newest change, by table",
+             lambda t: _age(t.watermark.commit_ts)),
+    TableRow("lake_table_verified_timestamp_seconds",
+             "Unix time of the last `verify` of the table, by table",
+             lambda t: None if t.verified is None else t.verified.at.timestamp()),
+    TableRow("lake_table_verified_equal",
+             "1 if the last `verify` found the table equal to PostgreSQL, else 0, by table",
+             lambda t: None if t.verified is None else t.verified.is_equal),
 )  # fmt: skip
+
+TABLE_STATE = "lake_table_state"
+TABLE_STATE_HELP = "1 for the state the table is in: live, loading, parked or gone, else 0"
+
+
+def _age(commit_ts: str) -> float | None:
+    if not commit_ts:
+        return None
+    return max(0.0, (datetime.now(UTC) - datetime.fromisoformat(commit_ts)).total_seconds())
+
 
 _FAMILIES: Mapping[Family, Callable[[str, str], Any]] = {
     "counter": CounterMetricFamily,
@@ -191,8 +225,19 @@ class MeterCollector(Collector):
         for column in TABLE_METRICS:
             labelled = GaugeMetricFamily(column.name, column.help, labels=["table"])
             for table in tables:
-                labelled.add_metric([table.name], float(column.read(table)))
+                if (value := column.read(table)) is not None:
+                    labelled.add_metric([table.name], float(value))
             yield labelled
+        yield _states(tables)
+
+
+def _states(tables: Iterable[TableStatus]) -> Metric:
+    """One sample per PostgreSQL table and state, as change logs tell it."""
+    family = GaugeMetricFamily(TABLE_STATE, TABLE_STATE_HELP, labels=["table", "state"])
+    for table in tables:
+        for kind in STATE_KINDS if table.table else ():
+            family.add_metric([table.table, kind], float(table.kind == kind))
+    return family
 
 
 def render(meter: Meter, tables: ReadTables) -> bytes:

@@ -15,7 +15,7 @@ from schemas.positions import Lsn
 
 _HEADINGS = (
     "table", "rows", "files", "deleted", "snapshots", "stream sequence", "commit LSN",
-    "commit time", "state",
+    "commit time", "state", "verified",
 )  # fmt: skip
 
 
@@ -63,6 +63,7 @@ def _cells(table: TableStatus) -> tuple[str, ...]:
         str(Lsn(mark.commit_lsn)),
         mark.commit_ts,
         table.state,
+        "" if table.verified is None else str(table.verified),
     )
 
 
@@ -74,6 +75,14 @@ def status_document(status: Status) -> dict[str, Any]:
             {
                 "table": table.name,
                 "state": table.state,
+                "kind": table.kind,
+                "verified": None
+                if table.verified is None
+                else {
+                    "at": table.verified.at.isoformat(),
+                    "verdict": table.verified.verdict,
+                    "lsn": table.verified.lsn,
+                },
                 "rows": table.rows,
                 "data_files": table.data_files,
                 "deleted_rows": table.deleted_rows,

@@ -25,6 +25,7 @@ from lake_consumer.iceberg.cutting import CutTable, CutWriter
 from lake_consumer.iceberg.facts import Facts
 from lake_consumer.iceberg.failures import clear_errors
 from lake_consumer.iceberg.folding import folding
+from lake_consumer.iceberg.forgetting import Forgetter
 from lake_consumer.iceberg.loading import SnapshotLoads
 from lake_consumer.iceberg.mirror import MirrorBatch
 from lake_consumer.iceberg.names import CUTS, RESYNCS, LakeName, log_of, table_of_log
@@ -203,6 +204,23 @@ class Lake:
         # Last: who dies before finds it asked for again.
         self._tables.set_properties(wishes, {}, without=marks)
         return taken
+
+    @clear_errors
+    def take_forgets(self, lsn: int) -> list[TableName]:
+        """Carry out requests of `forget`; gives the tables that were named."""
+        forgetter = Forgetter(self._tables, self.states, self.ddl)
+        requests = forgetter.requests()
+        if not requests:
+            return []
+        self.drop_ahead()
+        for table, (purge, force) in requests.items():
+            forgetter.forget(table, lsn, purge=purge, force=force)
+            self._all_appliers().pop(table, None)
+            if self._tables.exists(log_of(table)):
+                self._applier(table).follow_held()
+        # Last: who dies before finds it requested again.
+        forgetter.done()
+        return sorted(requests)
 
     def is_renamed(self, table: TableName, revision: int) -> bool:
         """Whether a table that KV `schemas` knows is one of the lake's under another name."""

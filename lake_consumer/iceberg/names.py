@@ -46,5 +46,9 @@ RESYNCS = LakeName(BRIDGE_NAMESPACE, "resyncs")
 """A table without rows, whose properties name the mirrors that are to be built anew."""
 
 
+VERIFICATIONS = LakeName(BRIDGE_NAMESPACE, "verifications")
+"""A table without rows, whose properties say what `verify` found last."""
+
+
 def quote(identifier: str) -> str:
     return "`" + identifier.replace("`", "``") + "`"

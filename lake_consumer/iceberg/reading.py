@@ -24,11 +24,13 @@ from lake_consumer.iceberg.names import (
     CATALOG,
     CHANGES_SUFFIX,
     CUTS,
+    VERIFICATIONS,
     LakeName,
     mirror_of,
     table_of_log,
 )
 from lake_consumer.tablestates import GONE, LIVE, StateKind, TableState, describe_state
+from lake_consumer.verifications import Verification, read_verifications
 from lake_consumer.watermark import EMPTY, Watermark
 from schemas.names import TableName
 from schemas.positions import Lsn
@@ -48,7 +50,10 @@ class TableStatus:
     deleted_rows: int = 0
     """Rows that are still in data files and that readers skip."""
 
+    table: str = ""
+    """The PostgreSQL table, if this is its change log."""
     kind: StateKind = "live"
+    verified: Verification | None = None
     state: str = "following"
     note: str = ""
     """Why the table's mirror cannot be read, or what its change log lacks."""
@@ -165,13 +170,21 @@ def read_statuses(uri: CatalogUri, warehouse: str) -> list[TableStatus]:
         unreadable = lake.cuts().unreadable()
         tables = {name: lake.load(name) for name in names}
         statuses = {name: _status(str(name), table) for name, table in tables.items()}
+        kept = tables[VERIFICATIONS].properties if VERIFICATIONS in tables else {}
+        verified = read_verifications(kept)
     states = {
         table: TableState.from_properties(tables[name].properties)
         for name in names
         if (table := table_of_log(name)) is not None
     }
     return [
-        replace(status, state=_state(name, held, names, unreadable), kind=held.kind)
+        replace(
+            status,
+            state=_state(name, held, names, unreadable),
+            kind=held.kind,
+            table="" if (table := table_of_log(name)) is None else str(table),
+            verified=verified.get(TableName(name.namespace, name.name)),
+        )
         for name, status in statuses.items()
         if not (held := states.get(_table_of(name), LIVE)).is_forgotten
     ]

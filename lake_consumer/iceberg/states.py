@@ -60,6 +60,10 @@ class StateBook:
     def loading(self) -> dict[TableName, TableState]:
         return {t: state for t, state in sorted(self._known.items()) if state.kind == "loading"}
 
+    def parked(self) -> list[TableName]:
+        """Tables that wait for a person."""
+        return [table for table, state in sorted(self._known.items()) if state.kind == "parked"]
+
     def begin(self, shape: TableShape, announced: int | None) -> TableState:
         """Of a table that is seen for the first time."""
         return first_state(shape, self.first_sight, self.position, announced)

@@ -21,6 +21,7 @@ from lake_consumer.batches import Mark
 from lake_consumer.errors import MessagesMissing, NatsUnreachable, StreamMissing, UndecodableMessage
 from lake_consumer.gaps import join_sequences
 from lake_consumer.jetstream.connection import connect, jetstream
+from lake_consumer.jetstream.deadletters import DEAD_STREAM
 from lake_consumer.jetstream.payload import body_of
 from lake_consumer.jetstream.snapshots import Snapshots
 from lake_consumer.natsoptions import NatsOptions
@@ -102,6 +103,13 @@ class CdcStream:
         subject, question = f"$JS.API.STREAM.INFO.{CDC_STREAM.name}", b'{"deleted_details": true}'
         answer = json.loads((await self._client.request(subject, question, timeout=30)).data)
         return join_sequences(answer.get("state", {}).get("deleted") or [])
+
+    def dead_letters(self) -> int:
+        """Messages that the lake could not apply and left out."""
+        try:
+            return int(self._wait(self._js.stream_info(DEAD_STREAM)).state.messages)
+        except NotFoundError:
+            return 0
 
     def gap_mark(self, sequence: int) -> int | None:
         """The first mark of the bridge, at or behind a sequence, that changes are missing."""

@@ -6,10 +6,12 @@ which holds back its vacuum; name a few tables where that matters.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from pyspark.sql import SparkSession
 
@@ -26,7 +28,13 @@ from lake_consumer.errors import (
 )
 from lake_consumer.iceberg.healing import Healer
 from lake_consumer.iceberg.mirrorrows import MirrorAtCut
-from lake_consumer.iceberg.names import BRIDGE_NAMESPACE, CHANGES_SUFFIX, log_of, mirror_of
+from lake_consumer.iceberg.names import (
+    BRIDGE_NAMESPACE,
+    CHANGES_SUFFIX,
+    VERIFICATIONS,
+    log_of,
+    mirror_of,
+)
 from lake_consumer.iceberg.reading import LakeReader
 from lake_consumer.jetstream.owners import read_owners
 from lake_consumer.jetstream.quiet import is_quiet_up_to
@@ -34,6 +42,7 @@ from lake_consumer.natsoptions import NatsOptions
 from lake_consumer.postgres.source import Source
 from lake_consumer.session import open_session
 from lake_consumer.tablestates import TableState, describe_gone
+from lake_consumer.verifications import Verification, verification_properties
 from lake_consumer.verify.report import Printer, TableReport, terminal_printer
 from lake_consumer.verify.table import TableCheck
 from schemas.names import TableName
@@ -100,6 +109,7 @@ class Verifier:
         reports = [*self._skip_gone(wanted, gone), *(self._compare(tables) if tables else [])]
         if self._options.heal:
             reports = [self._heal(report) if report.differs else report for report in reports]
+        self._keep(reports)
         wrong = [report.table for report in reports if report.differs and not report.healed]
         if wrong:
             raise LakeDiffers(f"{len(wrong)} of {len(reports)} tables differ: {', '.join(wrong)}")
@@ -108,6 +118,22 @@ class Verifier:
             raise LakeNotThere(
                 f"{', '.join(unknown)} cannot be compared", advice="See the reasons above."
             )
+
+    def _keep(self, reports: Sequence[TableReport]) -> None:
+        """Leave the verdicts in the lake, for `status` and for the metrics of `run`."""
+        now = datetime.now(UTC)
+        found = [
+            (TableName.parse(report.table), Verification(now, verdict, str(report.cut.commit_lsn)))
+            for report in reports
+            if (verdict := "healed" if report.healed else report.verdict) != "skipped"
+        ]
+        if not found:
+            return
+        try:
+            self._lake.set_properties(VERIFICATIONS, verification_properties(found))
+        except Exception as error:
+            # A reader of the lake may compare it, and need not be able to write to it.
+            sys.stderr.write(f"the verdicts cannot be kept in the lake: {error}\n")
 
     def _skip_gone(
         self, wanted: Sequence[TableName], gone: Mapping[TableName, TableState]

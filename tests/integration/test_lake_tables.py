@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from lake_consumer.errors import LakeError, NotReadable
+from lake_consumer.errors import LakeError, NotGone, NotReadable, UnknownTable
+from lake_consumer.forget import ask_forget
 from lake_consumer.iceberg.lake import Lake
 from lake_consumer.iceberg.moments import LakeAt, LakeNow
 from lake_consumer.iceberg.names import LakeName
@@ -279,3 +280,84 @@ def test_a_rename_that_was_interrupted_is_finished(
     assert at(rig, before, "public.a") == [(1, "a")]
     with LakeReader(rig.catalog, rig.warehouse) as lake:
         assert not [name for name in lake.names() if "renaming" in name.name]
+
+
+def forget(rig: LakeRig, *tables: str, purge: bool = False, force: bool = False) -> None:
+    """Run `forget`, and a consumer that carries it out."""
+    ask_forget(rig.config(), tables, purge=purge, force=force)
+    rig.catch_up()
+
+
+def test_a_forgotten_table_is_not_listed_and_can_come_back(
+    stream: HandMadeStream, rig: LakeRig
+) -> None:
+    before = begin(stream, rig, a=1, b=2)
+    stream.commit(ddl(drop(1, "a")))
+    stream.send()
+    rig.drain()
+
+    with pytest.raises(NotGone, match="is live"):
+        ask_forget(rig.config(), ["b"], purge=False, force=False)
+    with pytest.raises(UnknownTable):
+        ask_forget(rig.config(), ["nothing"], purge=False, force=False)
+    forget(rig, "a")
+
+    listed = {status.name for status in read_statuses(rig.catalog, rig.warehouse)}
+    assert not [name for name in listed if name.endswith(".a")]
+    assert at(rig, before, "public.a") == [(1, "a")]
+
+    stream.commit(announce(shape("a", 5), 7), put("a", 5, 1, "new", 7))
+    stream.send()
+    rig.drain()
+    assert state(rig, "public.a") in ("loading", "parked")
+    assert logged(rig, "a") == ["INSERT", "INSERT"]
+
+
+def test_a_purged_table_leaves_nothing(stream: HandMadeStream, rig: LakeRig) -> None:
+    begin(stream, rig, a=1, b=2)
+    stream.commit(ddl(rename(1, "a", "c")), ddl(drop(1, "c")))
+    stream.send()
+    rig.drain()
+    forget(rig, "c", purge=True)
+
+    with LakeReader(rig.catalog, rig.warehouse) as lake:
+        names = [str(name) for name in lake.names()]
+        cuts = lake.cuts()
+    assert not [name for name in names if name.endswith((".a", ".c"))]
+    assert "public.c" not in cuts.unreadable()
+    assert rows(rig, "b") == [(1, "b")]
+
+    stream.commit(announce(shape("c", 9), 7), put("c", 9, 1, "another", 7))
+    stream.send()
+    rig.drain()
+    assert rows(rig, "c") == [(1, "another")]
+
+
+def test_a_table_that_is_not_gone_is_purged_only_by_force(
+    stream: HandMadeStream, rig: LakeRig
+) -> None:
+    begin(stream, rig, a=1, b=2)
+    forget(rig, "a", purge=True, force=True)
+
+    with LakeReader(rig.catalog, rig.warehouse) as lake:
+        assert not [name for name in lake.names() if name.name == "a"]
+    assert rows(rig, "b") == [(1, "b")]
+
+
+def test_a_table_that_came_back_meanwhile_is_not_forgotten(
+    stream: HandMadeStream, rig: LakeRig
+) -> None:
+    """The request is older than the table's return."""
+    begin(stream, rig, a=1)
+    stream.commit(ddl(drop(1, "a")))
+    stream.send()
+    rig.drain()
+    ask_forget(rig.config(), ["a"], purge=True, force=False)
+    stream.commit(announce(shape("a", 5), 7), put("a", 5, 1, "new", 7))
+    stream.send()
+    rig.drain()
+
+    with rig.following() as follower:
+        follower.load()
+
+    assert logged(rig, "a") == ["INSERT", "INSERT"]

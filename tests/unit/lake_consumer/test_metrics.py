@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
+from datetime import UTC, datetime
 from http import HTTPStatus
 
 import pytest
@@ -14,12 +15,31 @@ from lake_consumer.batches import Batch
 from lake_consumer.errors import BadOption
 from lake_consumer.exporter import STALLED_SECONDS, Endpoints, serving
 from lake_consumer.iceberg.reading import TableStatus
-from lake_consumer.metrics import METRICS, TABLE_METRICS, Meter, Remembered
+from lake_consumer.metrics import (
+    METRICS,
+    TABLE_METRICS,
+    TABLE_STATE,
+    Meter,
+    Remembered,
+    render,
+)
 from lake_consumer.metricsoptions import MetricsOptions
+from lake_consumer.verifications import Verification
 from lake_consumer.watermark import Watermark
 
 BATCH = Batch(first=1, last=50, commit_lsn=0x191BFD0, commit_ts="2025-12-08T13:45:21.719719Z")
-USERS = TableStatus("public.users", 7, 3, Watermark(50, 0x191BFD0), data_files=2, deleted_rows=1)
+USERS = TableStatus(
+    "public.users",
+    7,
+    3,
+    Watermark(50, 0x191BFD0, "2025-12-08T13:45:21.719719Z"),
+    data_files=2,
+    deleted_rows=1,
+    verified=Verification(datetime(2025, 12, 8, tzinfo=UTC), "differs", "0/1"),
+)
+LOG = TableStatus(
+    "public__changes.users", 9, 3, Watermark(50, 1), table="public.users", kind="gone"
+)
 
 
 def _meter() -> Meter:
@@ -40,7 +60,7 @@ def _get(port: int | None, path: str) -> tuple[int, str]:
 
 def test_every_metric_is_served_with_its_value() -> None:
     """Totals of the program, and a labelled gauge for every table."""
-    endpoints = Endpoints(_meter(), Remembered(lambda: [USERS]))
+    endpoints = Endpoints(_meter(), Remembered(lambda: [USERS, LOG]))
     with serving(MetricsOptions(port=0), endpoints) as port:
         code, text = _get(port, "/metrics")
 
@@ -50,12 +70,42 @@ def test_every_metric_is_served_with_its_value() -> None:
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     }
-    assert {name for name, _ in samples} == {row.name for row in (*METRICS, *TABLE_METRICS)}
+    rows = (*METRICS, *TABLE_METRICS)
+    assert {name for name, _ in samples} == {TABLE_STATE, *(row.name for row in rows)}
     assert samples["lake_changes_total", None] == 48
     assert samples["lake_batch_messages_per_second", None] == 25
     assert samples["lake_behind_messages", None] == 10
     assert samples["lake_behind_seconds", None] > 0
     assert samples["lake_table_data_files", "public.users"] == 2
+    assert samples["lake_table_verified_equal", "public.users"] == 0
+    assert samples["lake_table_verified_timestamp_seconds", "public.users"] == 1_765_152_000
+    assert samples["lake_table_commit_age_seconds", "public.users"] > 0
+    assert ("lake_table_commit_age_seconds", "public__changes.users") not in samples
+
+
+def test_a_table_is_in_one_state() -> None:
+    """One sample per state, so that an alert can name the state it is about."""
+    text = render(_meter(), lambda: [USERS, LOG]).decode()
+
+    samples = {
+        sample.labels["state"]: sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == TABLE_STATE and sample.labels["table"] == "public.users"
+    }
+    assert samples == {"live": 0, "loading": 0, "parked": 0, "gone": 1}
+
+
+def test_health_names_parked_tables_and_stays_healthy() -> None:
+    """A restart does not help a parked table, so no probe must cause one."""
+    meter = _meter()
+    meter.parked = ("public.users",)
+
+    answer = Endpoints(meter, Remembered(list)).health()
+
+    assert answer.status == HTTPStatus.OK
+    body = json.loads(answer.body)
+    assert (body["status"], body["parked_tables"]) == ("parked", ["public.users"])
 
 
 def test_an_idle_lake_is_not_behind() -> None:
