@@ -83,6 +83,7 @@ def run(config: LakeConfig, stop: Event, on_ready: Callable[[], None] = lambda: 
                 # First: the bridge takes the snapshots asked for while the batch is applied.
                 follower.load()
                 full = follower.step(None)
+                follower.observe()
                 rounds.between_batches()
                 pause = POLL_SECONDS if not full else config.interval_seconds
                 stop.wait(max(0.0, pause - (time.monotonic() - began)))
@@ -164,7 +165,6 @@ class Follower:
         """Apply the next batch up to `goal` (or the stream's end); False where there is none."""
         state = self._stream.state()
         self.meter.looked(state.last, self.applied)
-        self._observe()
         newest = state.last if goal is None else goal
         gap = self._find_gap(state, newest)
         batch = self._plan(state, newest if gap is None else gap.first - 1, gap)
@@ -183,7 +183,7 @@ class Follower:
         _report(batch, applied, state, seconds)
         return True
 
-    def _observe(self) -> None:
+    def observe(self) -> None:
         """Let the meter know what operators alert on."""
         states = self._lake.states
         self.meter.parked = tuple(map(str, states.parked()))
