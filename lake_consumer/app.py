@@ -194,6 +194,8 @@ class Follower:
 
     def close(self) -> None:
         """Leave nothing under way."""
+        if self._loader is not None:
+            self._loader.close()
         self._lake.drop_ahead()
 
     def load(self) -> bool:

@@ -1,7 +1,7 @@
-"""Brings tables from loading to live: asks for snapshots, waits for them, loads them.
+"""Brings tables from loading to live: requests snapshots, starts their loads, finishes them.
 
-It acts between batches, so a mirror is loaded as of where the whole lake stands. Only the loading
-itself holds others up; the bridge takes snapshots while the lake goes on.
+It acts between batches, in short steps. The bridge takes snapshots and `snapshot_load` loads them
+while batches go on; a mirror becomes live between two batches, as of where the whole lake stands.
 """
 
 from __future__ import annotations
@@ -89,20 +89,30 @@ class Loader:
         self._lake.note_gap(gap, self._stream.tables())
 
     def step(self, mark: Watermark) -> bool:
-        """Do what can be done for tables that are loading; False where nothing was loaded."""
+        """Do what can be done for tables that are loading; False if none became live."""
         self._lsn = mark.commit_lsn
+        loads = self._lake.loads
+        loads.position = mark.stream_sequence
         self._take_resyncs(mark.stream_sequence)
+        for table in loads.drop_stale():
+            self._asked.pop(table, None)
+        live = self._finish(mark)
         now = self._clock()
         if now - self._listed_at >= TABLES_SECONDS:
             self.see_tables(mark.stream_sequence)
-        if not self.tables or now - self._looked_at < LOOK_SECONDS:
-            return False
+        wanted = [table for table in self.tables if table not in loads.under_way]
+        if not wanted or now - self._looked_at < LOOK_SECONDS:
+            return live
         self._looked_at = now
-        ready: dict[TableName, Meta] = {}
-        for table, notices in self._stream.snapshots.look(self.tables).items():
+        usable: dict[TableName, Meta] = {}
+        for table, notices in self._stream.snapshots.look(wanted).items():
             if meta := self._tend(table, notices, mark.stream_sequence):
-                ready[table] = meta
-        return self._load(ready, mark) if ready else False
+                usable[table] = meta
+        if usable:
+            self._waiting = Waiting()
+            for table, why in self._lake.begin_loads(usable).items():
+                self._spoil(table, usable[table], why)
+        return live
 
     def _tend(self, table: TableName, notices: Notices, position: int) -> Meta | None:
         asked = self._asked.get(table, Asked())
@@ -146,21 +156,30 @@ class Loader:
             refusals=asked.refusals + (why is not None),
         )
 
-    def _load(self, ready: Mapping[TableName, Meta], mark: Watermark) -> bool:
-        if not mark.commit_lsn:
+    def _finish(self, mark: Watermark) -> bool:
+        for table, (meta, why) in self._lake.loads.take_failed().items():
+            self._spoil(table, meta, why)
+        under_way = dict(self._lake.loads.under_way)
+        if under_way and not mark.commit_lsn:
             # Nothing was read yet, or nothing behind a gap: the newest snapshot says when it is.
-            newest = max(ready.values(), key=lambda meta: meta.lsn)
+            newest = max((load.meta for load in under_way.values()), key=lambda meta: meta.lsn)
             mark = Watermark(mark.stream_sequence, newest.lsn, newest.timestamp)
-        failed = self._lake.load(ready, mark)
-        for table, why in failed.items():
-            self._spoiled.add(ready[table].snapshot_id)
-            asked = self._asked.get(table, Asked())
-            self._asked[table] = replace(asked, times=asked.times + 1, at=self._clock())
-            error("a snapshot cannot be used; another one is asked for", table=table, reason=why)
-        for table in ready.keys() - failed.keys():
+        live = self._lake.finish_loads(mark)
+        for table in live:
             self._asked.pop(table, None)
-        self._waiting = Waiting()
-        return len(failed) < len(ready)
+        if live:
+            self._waiting = Waiting()
+        return bool(live)
+
+    def _spoil(self, table: TableName, meta: Meta, why: str) -> None:
+        self._spoiled.add(meta.snapshot_id)
+        asked = self._asked.get(table, Asked())
+        self._asked[table] = replace(asked, times=asked.times + 1, at=self._clock())
+        error("a snapshot cannot be used; another one is asked for", table=table, reason=why)
+
+    def close(self) -> None:
+        """Stop loading; what is not live yet is loaded again next time."""
+        self._lake.loads.close()
 
     def _take_resyncs(self, position: int) -> None:
         forgotten = self._lake.take_forgets(self._lsn)
@@ -170,6 +189,9 @@ class Loader:
 
     def wait(self) -> None:
         """Be patient while a bridge is at work on the snapshots; say so when none is."""
+        if self._lake.loads.under_way:
+            self._waiting = Waiting()
+            return
         now, end = time.monotonic(), self._stream.snapshots.end()
         waiting = self._waiting
         if end != waiting.init_end:

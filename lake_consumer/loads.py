@@ -34,14 +34,17 @@ class Meta:
     batch_count: int
     row_count: int
     checksum: str
+    chunks_checksum: str = ""
+    """Empty for a snapshot of an older bridge: only a sequential pass can verify it then."""
 
     @classmethod
     def of(cls, sequence: int, fields: Mapping[str, Any]) -> Meta | None:
         """Read a notice; None for a part of a table, and for one of a bridge that is too old."""
         if not fields.get("whole"):
             return None
-        names = (name for name in cls.__dataclass_fields__ if name != "sequence")
-        return cls(sequence=sequence, **{name: fields[name] for name in names})
+        optional = {"chunks_checksum": fields.get("chunks_checksum", "")}
+        names = cls.__dataclass_fields__.keys() - {"sequence", *optional}
+        return cls(sequence=sequence, **{name: fields[name] for name in names}, **optional)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -391,6 +391,11 @@ SNAPSHOT_META = Payload(
             "SHA-256 over the bodies of all chunks, in chunk order, as they are: an oversize one"
             " is the object's content, a compressed one is taken decompressed",
         ),
+        "chunks_checksum": _whole(
+            "sha256:[0-9a-f]{64}",
+            "SHA-256 over the 32-byte SHA-256 digests of the same bodies, in chunk order; for"
+            " consumers that read chunks concurrently",
+        ),
         "cdc_complete": _integer(
             0, about="sequence of the CDC stream; every change in the snapshot is at or before it"
         ),
@@ -401,7 +406,7 @@ SNAPSHOT_META = Payload(
         },
     },
     # Older bridges do not send them.
-    optional=("cdc_complete", "schema_revision", "whole"),
+    optional=("cdc_complete", "schema_revision", "whole", "chunks_checksum"),
 )
 
 SNAPSHOT_ERROR = Payload(

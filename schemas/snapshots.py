@@ -2,6 +2,11 @@
 
 A consumer recomputes the checksum with any SHA-256: feed it the body of every chunk, in chunk
 order, exactly as it arrived (an oversize one is the object's content), and compare.
+
+That checksum needs one sequential pass over all chunks. A consumer that reads chunks concurrently
+verifies `chunks_checksum` instead: the SHA-256 over the 32-byte SHA-256 digests of the chunk
+bodies, in chunk order. Each reader hashes the chunks it reads, and the digests are combined at the
+end, so no chunk is read twice.
 """
 
 from __future__ import annotations
@@ -61,6 +66,7 @@ class SnapshotName:
         cdc_complete: int,
         schema_revision: int,
         whole: bool,
+        chunks_checksum: str | None = None,
     ) -> dict[str, Any]:
         """Give what completes a snapshot.
 
@@ -75,6 +81,7 @@ class SnapshotName:
             "cdc_complete": cdc_complete,
             "schema_revision": schema_revision,
             "whole": whole,
+            **({"chunks_checksum": chunks_checksum} if chunks_checksum else {}),
         }
 
     def chunk_head(self, chunk: int, schema_revision: int) -> dict[str, Any]:
@@ -91,16 +98,37 @@ def failure(snapshot_id: str, error: str, advice: str) -> dict[str, Any]:
     return {"snapshot_id": snapshot_id, "error": error, "advice": advice}
 
 
+def chunk_digest(body: bytes) -> bytes:
+    """Hash the body of one chunk; `combine_digests` combines those of all chunks."""
+    return hashlib.sha256(body).digest()
+
+
+def combine_digests(digests: Iterable[bytes]) -> str:
+    """Give `chunks_checksum` for the digests of all chunks, in chunk order."""
+    return _written(hashlib.sha256(b"".join(digests)).hexdigest())
+
+
+def _written(digest: str) -> str:
+    return f"sha256:{digest}"
+
+
 class Checksum:
     """Adds up the bodies of a snapshot's chunks, in chunk order."""
 
     def __init__(self, bodies: Iterable[bytes] = ()) -> None:
         self._hash = hashlib.sha256()
+        self._digests = hashlib.sha256()
         for body in bodies:
             self.add(body)
 
     def add(self, body: bytes) -> None:
         self._hash.update(body)
+        self._digests.update(chunk_digest(body))
 
     def __str__(self) -> str:
-        return f"sha256:{self._hash.hexdigest()}"
+        return _written(self._hash.hexdigest())
+
+    @property
+    def of_chunks(self) -> str:
+        """The checksum that readers of single chunks can verify: `chunks_checksum`."""
+        return _written(self._digests.hexdigest())

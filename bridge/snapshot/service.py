@@ -306,7 +306,8 @@ class SnapshotService:
                 meta = name.meta(
                     batch_count=chunks,
                     row_count=progress.rows,
-                    checksum=checksum,
+                    checksum=str(checksum),
+                    chunks_checksum=checksum.of_chunks,
                     cdc_complete=await self._until_stored(name.lsn),
                     schema_revision=taking.revision,
                     whole=running.request.is_whole,

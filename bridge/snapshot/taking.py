@@ -227,7 +227,7 @@ class Taking:
             await asyncio.sleep(WATCH_EVERY_SECONDS)
             self._progress.wal_kept_bytes = await export.retained_bytes(clerk, slot)
 
-    async def copy(self, name: SnapshotName) -> tuple[int, str]:
+    async def copy(self, name: SnapshotName) -> tuple[int, Checksum]:
         """Store every chunk; give their number and the checksum once all are acknowledged."""
         means = self._means
         self._progress.state = "copying"
@@ -255,7 +255,7 @@ class Taking:
             with contextlib.suppress(BridgeError):
                 # Chunks that are stored behind the purge of a failed snapshot would stay.
                 await lane.settle()
-        return self._chunks, str(self._checksum)
+        return self._chunks, self._checksum
 
     def _press(self) -> ChunkPress | None:
         if not self._means.zstd:

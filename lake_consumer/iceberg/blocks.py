@@ -182,7 +182,7 @@ class BlockMaker:
             if plan is not None and revisions <= plan.decoder.shapes.keys():
                 pending.batches.append(plan.decoder.decode(sequences, changes))
                 return []
-        except _UNDECODABLE:
+        except UNDECODABLE:
             pass
         # One by one, to find out which.
         refused = []
@@ -191,7 +191,7 @@ class BlockMaker:
                 if self._is_known(pending.token, change["schema_revision"], sequence):
                     batch = self._plans[pending.token].decoder.decode([sequence], [change])
                     pending.batches.append(batch)
-            except _UNDECODABLE as error:
+            except UNDECODABLE as error:
                 subject = f"cdc.{pending.token}.{str(change.get('operation')).lower()}"
                 reason = f"{type(error).__name__}: {error}"
                 refused.append(Refused(sequence, subject, reason))
@@ -239,7 +239,7 @@ class BlockMaker:
             size, files = 0, []
 
 
-_UNDECODABLE = (
+UNDECODABLE = (
     LookupError,
     TypeError,
     ValueError,

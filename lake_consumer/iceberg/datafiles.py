@@ -176,6 +176,14 @@ def filesystem(uri: str, store: ObjectStore | None) -> tuple[fs.FileSystem, str]
     return system, uri.partition("://")[2]
 
 
+def location_in_iceberg(uri: str) -> str:
+    """The name that Iceberg gives a file with this address: Hadoop rewrites those of local ones.
+
+    A deletion vector names its data file, so the two names must be the same text.
+    """
+    return re.sub(r"^(file:)?/+", "file:/", uri)
+
+
 def can_write(folder: str, store: ObjectStore | None) -> bool:
     """Whether Python can write there as Spark can: a folder, or a store that we were told of."""
     if is_s3(folder):

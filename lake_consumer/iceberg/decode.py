@@ -147,6 +147,14 @@ class Decoder:
             )
         )
 
+    def chunk(
+        self, rows: Sequence[Mapping[Any, Any]], texts: Mapping[int, Sequence[str]], revision: int
+    ) -> pa.StructArray:
+        """Decode the rows of a snapshot chunk; `texts` are by row, as in `Sent`."""
+        if not rows:
+            return pa.array([], type=self.row_type)
+        return self._dense(Sent(rows, [revision] * len(rows), texts))
+
     def _struct(self, sent: Sent) -> pa.StructArray:
         present = [at for at, row in enumerate(sent.values) if row is not None]
         if len(present) == len(sent.values):

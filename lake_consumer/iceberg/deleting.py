@@ -28,6 +28,7 @@ from lake_consumer.iceberg.finding import (
     HeldKeys,
     NewVector,
     StoredVector,
+    find_all,
 )
 from lake_consumer.iceberg.keys import KeyedRows
 from lake_consumer.iceberg.opening import read_ipc
@@ -150,6 +151,26 @@ class RowDeleter:
             return context.parallelize(files, parts).mapPartitions(Finder(keys)).collect()
         finally:
             keys.destroy()
+
+    def find(
+        self, token: str, held: HeldKeys, files: Sequence[FileToSearch], *, here: bool
+    ) -> list[NewVector]:
+        """Make the new deletion vectors of files that no table names yet; `here`: no Spark job."""
+        found = list(find_all({token: held}, files)) if here else self._find({token: held}, files)
+        if any(vector is None for _, vector in found):
+            raise LookupError(f"a file of {token} lacks a column of the key")
+        return [vector for _, vector in found if vector is not None]
+
+    def add_vectors(
+        self, change: Any, mirror: Table, vectors: Iterable[NewVector], branch: str
+    ) -> None:
+        """Add deletion vectors of files that the same transaction or branch has added."""
+        delta = change.newRowDelta()
+        for vector in vectors:
+            delta = delta.addDeletes(self._delete_file(mirror, vector))
+        for name, value in self._tables.stamp.items():
+            delta = delta.set(name, value)
+        delta.toBranch(branch).commit()
 
     def commit(
         self, change: Any, mirror: Table, rows: Iterable[Written], deleted: Deleted, branch: str

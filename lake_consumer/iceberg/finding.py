@@ -172,18 +172,25 @@ class Finder:
 
     def __call__(self, files: Iterable[FileToSearch]) -> Iterator[tuple[str, NewVector | None]]:
         """Give what is new of every file's table; None where a table cannot be searched so."""
-        by_table: dict[str, list[FileToSearch]] = {}
-        for file in files:
-            by_table.setdefault(file.token, []).append(file)
-        for token, some in by_table.items():
-            held = self.held.value[token]
-            try:
-                vectors = _search(held, some)
-            except NoSuchColumn:
-                yield token, None
-                continue
-            for vector in _write(vectors, held.target):
-                yield token, vector
+        yield from find_all(self.held.value, files)
+
+
+def find_all(
+    all_held: Mapping[str, HeldKeys], files: Iterable[FileToSearch]
+) -> Iterator[tuple[str, NewVector | None]]:
+    """Search files for the keys of their tables, in this process."""
+    by_table: dict[str, list[FileToSearch]] = {}
+    for file in files:
+        by_table.setdefault(file.token, []).append(file)
+    for token, some in by_table.items():
+        held = all_held[token]
+        try:
+            vectors = _search(held, some)
+        except NoSuchColumn:
+            yield token, None
+            continue
+        for vector in _write(vectors, held.target):
+            yield token, vector
 
 
 def _search(held: HeldKeys, files: Sequence[FileToSearch]) -> dict[str, BitMap64]:

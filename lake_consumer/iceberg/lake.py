@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from pyspark.sql import Row, SparkSession
 
 from lake_consumer.batches import Batch
 from lake_consumer.ddl_plan import DdlPlan, Move, Routes
-from lake_consumer.errors import LakeError, ShapeUnknown, SnapshotGone, UndecodableMessage
+from lake_consumer.errors import ShapeUnknown
 from lake_consumer.gaps import Gap
 from lake_consumer.iceberg.adding import FileAdder
 from lake_consumer.iceberg.ahead import BatchReader, ReadAhead, Reading
@@ -26,9 +26,9 @@ from lake_consumer.iceberg.facts import Facts
 from lake_consumer.iceberg.failures import clear_errors
 from lake_consumer.iceberg.folding import folding
 from lake_consumer.iceberg.forgetting import Forgetter
-from lake_consumer.iceberg.loading import SnapshotLoads
 from lake_consumer.iceberg.mirror import MirrorBatch
 from lake_consumer.iceberg.names import CUTS, RESYNCS, LakeName, log_of, table_of_log
+from lake_consumer.iceberg.snapshot_load import UNUSABLE, SnapshotLoads
 from lake_consumer.iceberg.states import StateBook
 from lake_consumer.iceberg.table import Cut, TableApplier
 from lake_consumer.iceberg.table_ddl import TableDdl
@@ -59,6 +59,7 @@ class Lake:
     """The lake as the driver sees it; one batch at a time, its tables side by side."""
 
     ddl_class: type[TableDdl] = TableDdl
+    loads_class: ClassVar[type[SnapshotLoads]] = SnapshotLoads
 
     def __init__(
         self,
@@ -82,7 +83,15 @@ class Lake:
         self._appliers: dict[TableName, TableApplier] | None = None
         self.states = StateBook(self._tables, first_sight=first_sight, can_load=can_load)
         self.ddl = self.ddl_class(spark, self._tables, self.states)
-        self.loads = SnapshotLoads(spark, nats, self._tables, self._shapes, self.states)
+        self.loads = self.loads_class(
+            spark,
+            nats,
+            self._tables,
+            self._shapes,
+            self.states,
+            files=self._files,
+            side_by_side=side_by_side,
+        )
         self._side_by_side = side_by_side
         self._dead_letters = dead_letters
         self._reader = BatchReader(spark, nats, dead_letters)
@@ -127,6 +136,7 @@ class Lake:
         cuts = self._advance(announced, found, cuts)
         self._cut(batch, cuts)
         self.states.position = batch.last
+        self.loads.batch_at = time.monotonic()
         return Applied(
             changes=sum(cut.changes for cut in cuts),
             bytes=sum(facts.bytes for facts in found.values()),
@@ -136,20 +146,35 @@ class Lake:
         )
 
     @clear_errors
-    def load(self, ready: Mapping[TableName, Meta], mark: Watermark) -> dict[TableName, str]:
-        """Make mirrors of snapshots, as of `mark`; gives why where one could not be used."""
+    def begin_loads(self, usable: Mapping[TableName, Meta]) -> dict[TableName, str]:
+        """Start to load snapshots, concurrently with batches; gives why one cannot be used."""
+        self.drop_ahead()
+        failed: dict[TableName, str] = {}
+        for table, meta in usable.items():
+            try:
+                self.loads.begin(table, meta)
+            except UNUSABLE as error:
+                failed[table] = str(error)
+        return failed
+
+    @clear_errors
+    def finish_loads(self, mark: Watermark) -> list[TableName]:
+        """Make loaded mirrors live as of `mark`; gives which."""
+        ready = self.loads.ready()
+        if not ready:
+            return []
         self.drop_ahead()
         self._tables.set_stamp(mark)
 
-        def load_one(table: TableName) -> Cut | LakeError:
+        def finish(table: TableName) -> Cut | None:
             try:
-                return self.loads.load(table, ready[table], mark.stream_sequence)
-            except (SnapshotGone, ShapeUnknown, UndecodableMessage) as error:
-                return error
+                return self.loads.finish(table, mark.stream_sequence)
+            except UNUSABLE as error:
+                self.loads.fail(table, error)
+                return None
 
         with ThreadPoolExecutor(self._side_by_side) as pool:
-            results = dict(zip(ready, pool.map(load_one, ready), strict=True))
-        cuts = [result for result in results.values() if isinstance(result, Cut)]
+            cuts = [cut for cut in pool.map(finish, ready) if cut is not None]
         if cuts:
             at = mark.stream_sequence
             empty = Batch(
@@ -161,7 +186,7 @@ class Lake:
             # The log may have learned the snapshot's shape meanwhile: begin with what it has now.
             self._all_appliers().pop(cut.table, None)
             self._applier(cut.table).follow_held()
-        return {t: str(why) for t, why in results.items() if not isinstance(why, Cut)}
+        return [cut.table for cut in cuts]
 
     @clear_errors
     def note_gap(self, gap: Gap, published: Mapping[TableName, int]) -> None:

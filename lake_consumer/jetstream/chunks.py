@@ -39,7 +39,7 @@ class ChunkSource:
     nats: NatsOptions
     table: TableName
     snapshot_id: str
-    ranges: Sequence[tuple[int, int]]
+    ranges: Sequence[tuple[int, int]] = ()
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -55,7 +55,7 @@ class ChunkSource:
         client: Client | None = None
         try:
             client = loop.run_until_complete(connect(self.nats))
-            chunks = self._chunks(client, first, last)
+            chunks = self.chunks(client, first, last)
             while (chunk := loop.run_until_complete(anext(chunks, None))) is not None:
                 yield chunk
         finally:
@@ -63,9 +63,10 @@ class ChunkSource:
                 loop.run_until_complete(client.close())
             loop.close()
 
-    async def _chunks(
+    async def chunks(
         self, client: Client, first: int, last: int
     ) -> AsyncIterator[tuple[str, bytes]]:
+        """Like `read`, on a connection and a loop of the caller."""
         coming: deque[asyncio.Task[tuple[str, bytes]]] = deque()
         try:
             for number in range(first, last + 1):

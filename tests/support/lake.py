@@ -357,7 +357,9 @@ class LakeRig:
                 self.spark, self.nats, stream.shape, first_sight="snapshot", can_load=True
             )
             loader = Loader(stream, lake, patience_seconds=PATIENCE_SECONDS)
-            yield Follower(BatchLimits(max_messages=max_messages), stream, lake, loader)
+            limits = BatchLimits(max_messages=max_messages)
+            with closing(Follower(limits, stream, lake, loader)) as follower:
+                yield follower
 
     def catch_up(self, max_messages: int = 10_000, lake_class: type[Lake] = Lake) -> None:
         """Do what `lake-consumer drain` does."""

@@ -74,7 +74,9 @@ class Snapshot:
         assert [chunk.fields["chunk"] for chunk in self.chunks] == list(range(len(self.chunks)))
         assert self.meta["batch_count"] == len(self.chunks)
         assert self.meta["row_count"] == len(self.rows)
-        assert self.meta["checksum"] == str(Checksum(chunk.body for chunk in self.chunks))
+        checksum = Checksum(chunk.body for chunk in self.chunks)
+        assert self.meta["checksum"] == str(checksum)
+        assert self.meta["chunks_checksum"] == checksum.of_chunks
         assert self.start is not None
         assert self.start["lsn"] == self.meta["lsn"]
 

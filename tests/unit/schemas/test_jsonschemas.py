@@ -75,6 +75,7 @@ SAMPLES: dict[str, list[Fields]] = {
             batch_count=2,
             row_count=2,
             checksum=str(Checksum([b"a", b"b"])),
+            chunks_checksum=Checksum([b"a", b"b"]).of_chunks,
             cdc_complete=9,
             schema_revision=3,
             whole=True,

@@ -1,0 +1,167 @@
+"""Loads run concurrently with batches: a load is held in the middle, and the lake goes on.
+
+The load is held deterministically, before or after the executors have read its chunks. PostgreSQL
+judges every mirror at the end.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from examples.embedded import EmbeddedNats, EmbeddedPostgres
+from lake_consumer.app import Follower
+from lake_consumer.iceberg.chunk_files import ChunkPlan, UnitDone
+from lake_consumer.iceberg.lake import Lake
+from lake_consumer.iceberg.snapshot_load import SnapshotLoads
+from lake_consumer.initial_load import Unit
+from tests.conftest import Connection
+from tests.integration.test_lake_loading import assert_equal, settle
+from tests.support.bridge import wait_for
+from tests.support.lake import LakeRig, reach_end
+from tests.support.rig import Rig
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning"
+)
+
+
+class HeldLoads(SnapshotLoads):
+    """Reads no chunk of a load before the test lets it; says when it is held."""
+
+    gate: ClassVar[threading.Event] = threading.Event()
+    held: ClassVar[threading.Event] = threading.Event()
+    spoil: ClassVar[Callable[[list[UnitDone]], list[UnitDone]]] = staticmethod(lambda done: done)
+
+    def read_round(
+        self, lanes: Sequence[Sequence[Unit]], plans: Mapping[str, ChunkPlan]
+    ) -> list[UnitDone]:
+        done = super().read_round(lanes, plans)
+        self.held.set()
+        assert self.gate.wait(240), "the test never let the load go on"
+        return type(self).spoil(done)
+
+
+class HeldLake(Lake):
+    loads_class = HeldLoads
+
+
+@pytest.fixture(autouse=True)
+def gate() -> Iterator[threading.Event]:
+    HeldLoads.gate.clear()
+    HeldLoads.held.clear()
+    HeldLoads.spoil = staticmethod(lambda done: done)
+    yield HeldLoads.gate
+    HeldLoads.gate.set()
+
+
+@pytest.fixture
+def bridge(
+    connection: Connection, postgres: EmbeddedPostgres, nats: EmbeddedNats, tmp_path: Path
+) -> Iterator[Rig]:
+    with Rig(connection, postgres, nats, tmp_path) as rig:
+        yield rig
+
+
+def begin_held(follower: Follower) -> None:
+    """Let the lake go on until a load is held."""
+
+    def turn() -> bool:
+        follower.load()
+        follower.step(None)
+        return HeldLoads.held.is_set()
+
+    wait_for(turn, "a load that is held")
+
+
+def apply_all(bridge: Rig, follower: Follower) -> None:
+    """Apply all that was committed, while loads stay held."""
+    end = settle(bridge)
+    while follower.applied < end:
+        follower.load()
+        follower.step(None)
+
+
+@contextmanager
+def let_go(rig: LakeRig, follower: Follower) -> Iterator[None]:
+    HeldLoads.gate.set()
+    reach_end(follower, rig.nats)
+    yield
+
+
+_TABLES = (
+    "CREATE TABLE big (id int PRIMARY KEY, n int, body text)",
+    "ALTER TABLE big ALTER body SET STORAGE EXTERNAL",
+    "INSERT INTO big SELECT g, g, 'row ' || g FROM generate_series(1, 400) g",
+    "INSERT INTO big SELECT g, g, repeat('long' || g, 2000) FROM generate_series(401, 410) g",
+    "CREATE TABLE other (id int PRIMARY KEY, n int)",
+    "CREATE PUBLICATION pub FOR ALL TABLES",
+)
+_CHANGES = {
+    "rows": (
+        "UPDATE big SET n = n + 1000 WHERE id % 3 = 0 AND id <= 400",
+        "DELETE FROM big WHERE id % 7 = 0",
+        "INSERT INTO big SELECT g, g, 'new' FROM generate_series(1001, 1050) g",
+        "UPDATE big SET n = 0 WHERE id = 1001",
+        "DELETE FROM big WHERE id = 1002",
+    ),
+    "keys": (
+        "UPDATE big SET id = id + 5000 WHERE id BETWEEN 10 AND 20",
+        "INSERT INTO big SELECT g, 1, 'again' FROM generate_series(10, 12) g",
+        "UPDATE big SET id = id + 1 WHERE id = 5020",
+    ),
+    "toast": (
+        "UPDATE big SET n = -1 WHERE id > 400",
+        "UPDATE big SET id = 9000 WHERE id = 405",
+    ),
+    "truncate": (
+        "UPDATE big SET n = 5 WHERE id = 1",
+        "TRUNCATE big",
+        "INSERT INTO big VALUES (1, 1, 'after')",
+    ),
+    "columns": (
+        "ALTER TABLE big ADD COLUMN note text",
+        "ALTER TABLE big RENAME n TO m",
+        "UPDATE big SET note = 'x', m = 3 WHERE id = 2",
+        "ALTER TABLE big ALTER m TYPE bigint",
+        "DELETE FROM big WHERE id = 3",
+    ),
+    "none": (),
+}
+
+
+@pytest.mark.parametrize("kind", _CHANGES)
+def test_a_table_that_changes_during_its_load_ends_equal(
+    kind: str, bridge: Rig, rig: LakeRig, connection: Connection
+) -> None:
+    """What is committed between the read of the snapshot and the finish is in the change log."""
+    bridge.execute(*_TABLES)
+    bridge.start()
+    with rig.following(lake_class=HeldLake) as follower:
+        begin_held(follower)
+        bridge.execute(*_CHANGES[kind], "INSERT INTO other VALUES (1, 1)")
+        apply_all(bridge, follower)
+
+        assert "loading" in rig.notes()["public__changes.big"]
+        with let_go(rig, follower):
+            assert_equal(rig, connection, "big")
+            assert_equal(rig, connection, "other")
+
+        bridge.execute("DELETE FROM big WHERE id % 2 = 0", "UPDATE big SET body = 'late'")
+        apply_all(bridge, follower)
+        assert_equal(rig, connection, "big")
+
+        HeldLoads.gate.clear()
+        HeldLoads.held.clear()
+        rig.resync("big")
+        begin_held(follower)
+        bridge.execute("UPDATE big SET body = 'later' WHERE id < 100")
+        apply_all(bridge, follower)
+        with let_go(rig, follower):
+            assert_equal(rig, connection, "big")
+        assert not rig.notes()
