@@ -22,8 +22,7 @@ from lake_consumer.tablestates import TableState
 
 UNIT_CHUNKS = 32
 LANE_ROWS = 200_000
-LANE_UNITS = 50
-"""What one task does in a round, at most; whichever of the three is reached first."""
+"""What one task does in a round, at most; whichever of the two is reached first."""
 
 SHORT_TAIL = 20_000
 """Changes that may be folded while batches wait; a batch of as many takes about a second."""
@@ -48,7 +47,7 @@ class Unit(NamedTuple):
     def cost(self) -> float:
         """The part of a lane's round that this takes."""
         chunks = self.last - self.first + 1
-        return max(chunks / UNIT_CHUNKS, self.rows / LANE_ROWS, 1 / LANE_UNITS)
+        return max(chunks / UNIT_CHUNKS, self.rows / LANE_ROWS)
 
 
 def plan_units(meta: Meta) -> list[Unit]:

@@ -155,7 +155,7 @@ class SnapshotLoad:
 
     @property
     def progress(self) -> Progress:
-        read = sum(unit.rows for unit in self.done.values())
+        read = sum(unit.rows for unit in list(self.done.values()))
         return Progress(rows=read, total=self.meta.row_count, seconds=time.monotonic() - self.began)
 
     def window(self, upto: int) -> Window:
@@ -246,8 +246,8 @@ class SnapshotLoads:
             broken, self._broken = self._broken, None
             raise broken
         failed = {t: load for t, load in self._loads.items() if load.phase is Phase.FAILED}
-        for table in failed:
-            self._loads.pop(table)
+        for load in failed.values():
+            self._discard(load)
         return {table: (load.meta, str(load.failure)) for table, load in failed.items()}
 
     def drop_stale(self) -> dict[TableName, str]:
@@ -276,7 +276,8 @@ class SnapshotLoads:
         if mirror is None or revision != mirror.revision:
             mirror = load.mirror = self._open_mirror(follower, newest, revision)
         log = self._tables.load(log_of(table))
-        if needs_catch_up(self._tails.count(log, load.window(position)), load.catch_ups):
+        left = self._tails.count(log, load.window(position))
+        if load.rows is None and needs_catch_up(left, load.catch_ups):
             self._return_to_worker(load)
             return None
         mirror.table.refresh()
@@ -296,9 +297,7 @@ class SnapshotLoads:
 
     def fail(self, table: TableName, error: LakeError) -> None:
         """Note that a load cannot be finished."""
-        load = self._loads[table]
-        self._forget(load, load.files)
-        load.fail(error)
+        self._loads[table].fail(error)
 
     def close(self) -> None:
         """Stop at the end of the round under way; what was loaded is loaded again next time."""
@@ -510,9 +509,8 @@ class SnapshotLoads:
 
     def _attempt(self, step: Callable[[SnapshotLoad], None], load: SnapshotLoad) -> None:
         try:
-            step(load)
+            clear_errors(step)(load)
         except UNUSABLE as error:
-            self._forget(load, [*load.files, *(f for u in load.done.values() for f in u.files)])
             load.fail(error)
 
     def _prepare(self, load: SnapshotLoad) -> None:
@@ -535,7 +533,7 @@ class SnapshotLoads:
         with self._changed:
             load.units = plan_units(meta)
             load.phase = Phase.READING
-            if load.table in self._loads:
+            if self._loads.get(load.table) is load:
                 self._waiting = queue_units(self._waiting, load.units)
 
     def read_round(

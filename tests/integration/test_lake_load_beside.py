@@ -6,6 +6,7 @@ judges every mirror at the end.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,9 @@ from typing import ClassVar
 import pytest
 
 from examples.embedded import EmbeddedNats, EmbeddedPostgres
+from lake_consumer import initial_load
 from lake_consumer.app import Follower
+from lake_consumer.iceberg import load_tail
 from lake_consumer.iceberg.chunk_files import ChunkPlan, UnitDone
 from lake_consumer.iceberg.lake import Lake
 from lake_consumer.iceberg.snapshot_load import SnapshotLoads
@@ -25,6 +28,8 @@ from tests.integration.test_lake_loading import assert_equal, settle
 from tests.support.bridge import wait_for
 from tests.support.lake import LakeRig, reach_end
 from tests.support.rig import Rig
+
+SMALL_TABLES = int(os.environ.get("LOADED_TABLES", "20"))
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning"
@@ -135,6 +140,15 @@ _CHANGES = {
 }
 
 
+@pytest.fixture(params=["short", "long"])
+def tail(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tail that the driver folds in the finish, or one that is folded beside batches first."""
+    if request.param == "long":
+        monkeypatch.setattr(initial_load, "SHORT_TAIL", 4)
+        monkeypatch.setattr(load_tail, "SHORT_TAIL", 4)
+
+
+@pytest.mark.usefixtures("tail")
 @pytest.mark.parametrize("kind", _CHANGES)
 def test_a_table_that_changes_during_its_load_ends_equal(
     kind: str, bridge: Rig, rig: LakeRig, connection: Connection
@@ -148,6 +162,7 @@ def test_a_table_that_changes_during_its_load_ends_equal(
         apply_all(bridge, follower)
 
         assert "loading" in rig.notes()["public__changes.big"]
+        assert [row["new"]["id"] for row in rig.log("other")] == [1], "a load holds a batch up"
         with let_go(rig, follower):
             assert_equal(rig, connection, "big")
             assert_equal(rig, connection, "other")
@@ -165,3 +180,88 @@ def test_a_table_that_changes_during_its_load_ends_equal(
         with let_go(rig, follower):
             assert_equal(rig, connection, "big")
         assert not rig.notes()
+
+
+def test_a_load_that_became_useless_is_discarded(
+    bridge: Rig, rig: LakeRig, connection: Connection, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its snapshot is of a table that is gone; nothing of it may become visible."""
+    bridge.execute(*_TABLES)
+    bridge.start()
+    with rig.following(lake_class=HeldLake) as follower:
+        begin_held(follower)
+        bridge.execute(
+            "DROP TABLE big",
+            "CREATE TABLE big (id text PRIMARY KEY, n text)",
+            "INSERT INTO big VALUES ('a', 'b')",
+        )
+        apply_all(bridge, follower)
+        follower.load()
+        assert "load discarded" in capsys.readouterr().out
+
+        with let_go(rig, follower):
+            assert_equal(rig, connection, "big")
+
+
+def test_a_resync_during_a_load_discards_it(
+    bridge: Rig, rig: LakeRig, connection: Connection, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Who asks for a resync wants a snapshot that begins afterwards."""
+    bridge.execute(*_TABLES)
+    bridge.start()
+    with rig.following(lake_class=HeldLake) as follower:
+        begin_held(follower)
+        rig.resync("big")
+        follower.load()
+        assert "load discarded" in capsys.readouterr().out
+
+        with let_go(rig, follower):
+            assert_equal(rig, connection, "big")
+
+
+def test_a_snapshot_that_is_not_what_was_stored_never_becomes_visible(
+    bridge: Rig, rig: LakeRig, connection: Connection, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The digests of chunks are compared before any table names a file."""
+    bridge.execute(*_TABLES)
+    bridge.start()
+    spoiled: list[str] = []
+
+    def spoil(done: list[UnitDone]) -> list[UnitDone]:
+        if spoiled:
+            return done
+        spoiled.extend(unit.snapshot_id for unit in done)
+        return [unit._replace(digests=bytes(32)) for unit in done]
+
+    HeldLoads.spoil = staticmethod(spoil)
+    HeldLoads.gate.set()
+    with rig.following(lake_class=HeldLake) as follower:
+        reach_end(follower, rig.nats)
+
+    assert spoiled
+    assert "is not what was stored" in capsys.readouterr().out
+    assert_equal(rig, connection, "big")
+    assert_equal(rig, connection, "other")
+
+
+def test_many_small_tables_and_a_larger_one_load_together(
+    bridge: Rig, rig: LakeRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Units of several snapshots share a task, and a snapshot of several chunks has several."""
+    monkeypatch.setattr(initial_load, "UNIT_CHUNKS", 2)
+    names = [f"small_{number}" for number in range(SMALL_TABLES)]
+    bridge.execute(
+        "CREATE TABLE large (id int PRIMARY KEY, n int)",
+        "INSERT INTO large SELECT g, g FROM generate_series(1, 55000) g",
+        *(f"CREATE TABLE {name} (id int PRIMARY KEY, v text)" for name in names),
+        *(f"INSERT INTO {name} VALUES (1, '{name}'), (2, NULL)" for name in names),
+        "CREATE PUBLICATION pub FOR ALL TABLES",
+    )
+    bridge.start()
+    rig.catch_up()
+
+    assert not rig.notes()
+    for name in names:
+        assert [(row["id"], row["v"]) for row in rig.mirror(name)] == [(1, name), (2, None)]
+    counted = rig.spark.sql("SELECT count(*), sum(n), max(id) FROM lake.public.large").collect()
+    assert tuple(counted[0]) == (55000, 55000 * 55001 // 2, 55000)

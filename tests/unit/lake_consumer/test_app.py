@@ -112,6 +112,9 @@ class MemoryLoader:
     def wait(self) -> None:
         self.waited += 1
 
+    def close(self) -> None:
+        """There is no load to stop."""
+
 
 def follow(
     stream: MemoryStream,

@@ -23,9 +23,9 @@ class Init:
         return self._ends.pop(0) if len(self._ends) > 1 else self._ends[0]
 
 
-def waiting(ends: list[int], patience: float) -> Loader:
+def waiting(ends: list[int], patience: float, under_way: object = ()) -> Loader:
     states = SimpleNamespace(loading=lambda: {USERS: loading("why", 0)}, read_all=list)
-    lake: Any = SimpleNamespace(states=states)
+    lake: Any = SimpleNamespace(states=states, loads=SimpleNamespace(under_way=under_way))
     stream: Any = SimpleNamespace(snapshots=Init(ends))
     return Loader(cast("Any", stream), cast("Any", lake), patience_seconds=patience)
 
@@ -44,4 +44,12 @@ def test_a_bridge_at_work_is_waited_for() -> None:
     loader = waiting([1, 2, 3, 4], patience=0.0)
 
     for _ in range(4):
+        loader.wait()
+
+
+def test_a_load_under_way_is_waited_for_without_a_bridge() -> None:
+    """All chunks are stored already: nobody has to work on them but the lake itself."""
+    loader = waiting([7], patience=0.0, under_way={USERS: "a load"})
+
+    for _ in range(3):
         loader.wait()
