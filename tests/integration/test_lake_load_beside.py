@@ -73,6 +73,16 @@ def bridge(
         yield rig
 
 
+@contextmanager
+def following_held(rig: LakeRig) -> Iterator[Follower]:
+    """Follow with loads that are held; whatever happens, they are let go at the end."""
+    with rig.following(lake_class=HeldLake) as follower:
+        try:
+            yield follower
+        finally:
+            HeldLoads.gate.set()
+
+
 def begin_held(follower: Follower) -> None:
     """Let the lake go on until a load is held."""
 
@@ -156,7 +166,7 @@ def test_a_table_that_changes_during_its_load_ends_equal(
     """What is committed between the read of the snapshot and the finish is in the change log."""
     bridge.execute(*_TABLES)
     bridge.start()
-    with rig.following(lake_class=HeldLake) as follower:
+    with following_held(rig) as follower:
         begin_held(follower)
         bridge.execute(*_CHANGES[kind], "INSERT INTO other VALUES (1, 1)")
         apply_all(bridge, follower)
@@ -188,7 +198,7 @@ def test_a_load_that_became_useless_is_discarded(
     """Its snapshot is of a table that is gone; nothing of it may become visible."""
     bridge.execute(*_TABLES)
     bridge.start()
-    with rig.following(lake_class=HeldLake) as follower:
+    with following_held(rig) as follower:
         begin_held(follower)
         bridge.execute(
             "DROP TABLE big",
@@ -209,8 +219,10 @@ def test_a_resync_during_a_load_discards_it(
     """Who asks for a resync wants a snapshot that begins afterwards."""
     bridge.execute(*_TABLES)
     bridge.start()
-    with rig.following(lake_class=HeldLake) as follower:
+    with following_held(rig) as follower:
         begin_held(follower)
+        bridge.execute("INSERT INTO other VALUES (1, 1)")
+        apply_all(bridge, follower)
         rig.resync("big")
         follower.load()
         assert "load discarded" in capsys.readouterr().out
@@ -235,7 +247,7 @@ def test_a_snapshot_that_is_not_what_was_stored_never_becomes_visible(
 
     HeldLoads.spoil = staticmethod(spoil)
     HeldLoads.gate.set()
-    with rig.following(lake_class=HeldLake) as follower:
+    with following_held(rig) as follower:
         reach_end(follower, rig.nats)
 
     assert spoiled
