@@ -247,6 +247,8 @@ class SnapshotLoads:
             raise broken
         failed = {t: load for t, load in self._loads.items() if load.phase is Phase.FAILED}
         for load in failed.values():
+            if load.failure is not None and not isinstance(load.failure, UNUSABLE):
+                raise load.failure
             self._discard(load)
         return {table: (load.meta, str(load.failure)) for table, load in failed.items()}
 
@@ -510,7 +512,8 @@ class SnapshotLoads:
     def _attempt(self, step: Callable[[SnapshotLoad], None], load: SnapshotLoad) -> None:
         try:
             clear_errors(step)(load)
-        except UNUSABLE as error:
+        except LakeError as error:
+            # Perhaps the table is gone or has another name: the batch thread knows.
             load.fail(error)
 
     def _prepare(self, load: SnapshotLoad) -> None:
