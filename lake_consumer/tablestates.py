@@ -99,6 +99,9 @@ class TableState:
 
 LIVE = TableState("live")
 
+KEY_LOST = "the table has no key any more, so its rows cannot be told apart"
+"""A mirror that nothing can follow must not be read as if it did."""
+
 
 def loading(reason: str, since: int) -> TableState:
     return TableState("loading", reason, since)
@@ -150,14 +153,14 @@ def next_state(
     `has_defaults` tells whether the mirror's format knows the default of an added column.
     """
     if not after.key:
-        return LIVE
+        return parked(KEY_LOST) if before.key or state.reason == KEY_LOST else LIVE
     if before.relation_id != after.relation_id:
         why = (
             f"the table was dropped and created anew (relation {before.relation_id}"
             f" became {after.relation_id})"
         )
         return loading(why, since) if can_load else parked(why)
-    if state.kind == "parked" and not (rewritten and can_load):
+    if state.kind == "parked" and not (can_load and (rewritten or not before.key)):
         return state
     why = "values of existing rows changed without change messages" if rewritten else ""
     why = (

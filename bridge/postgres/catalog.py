@@ -53,6 +53,8 @@ _DEFAULTS = """
 _LOCK_TIMEOUT = "SET LOCAL lock_timeout = '100ms'"
 
 # REPLICA IDENTITY USING INDEX makes that index the key; in every other case it is the primary key.
+# A deferrable one is no key: inside a transaction two rows may have it, so a change does not say
+# which of them it means. PostgreSQL does not take it as replica identity for the same reason.
 _TABLES = """
     SELECT c.oid::bigint AS relation_id, c.relnatts AS highest, k.positions AS key, k.written_by
       FROM pg_class c
@@ -61,7 +63,8 @@ _TABLES = """
                   max(CASE WHEN age(i.xmin) >= 0 THEN i.xmin::text::bigint END) AS written_by
              FROM pg_index i CROSS JOIN LATERAL unnest(i.indkey) WITH ORDINALITY AS u(attnum, place)
             WHERE i.indrelid = c.oid AND u.place <= i.indnkeyatts
-              AND CASE c.relreplident WHEN 'i' THEN i.indisreplident ELSE i.indisprimary END
+              AND CASE c.relreplident WHEN 'i' THEN i.indisreplident
+                       ELSE i.indisprimary AND i.indimmediate END
            ) k
      WHERE c.oid = ANY(%s::bigint[]::oid[])
 """

@@ -35,6 +35,7 @@ from lake_consumer.iceberg.table_ddl import TableDdl
 from lake_consumer.iceberg.tables import LakeTables
 from lake_consumer.jetstream.announced import Found, notices_of, read_messages
 from lake_consumer.loads import Meta
+from lake_consumer.logs import warn
 from lake_consumer.natsoptions import NatsOptions
 from lake_consumer.shapes import Fallback, ShapeBook, held_revision
 from lake_consumer.stores import ObjectStore
@@ -200,10 +201,10 @@ class Lake:
             log = self._tables.load(log_of(table))
             properties = self._tables.properties(log)
             noted = note_gap(properties, gap.first, gap.last)
-            shape = self._shapes.learn_properties(properties, table)
-            keyed = shape is not None and bool(shape.key)
-            state = loading(f"stream sequences {gap} are missing", gap.last) if keyed else LIVE
             before = self.states.get(table)
+            state = before
+            if self._has_key(table):
+                state = loading(f"stream sequences {gap} are missing", gap.last)
             if before.is_gone and published.get(table, 0) <= held_revision(properties):
                 state = before
             self.states.set(table, state, noted)
@@ -225,10 +226,18 @@ class Lake:
         taken = sorted(asked & set(self.states.read_all()))
         state = TableState("loading", "resync was asked for", position, init_end())
         for table in taken:
-            self.states.set(table, state)
+            if self._has_key(table):
+                self.states.set(table, state)
+            else:
+                warn("the table has no key, so it has no mirror to rebuild", table=table)
         # Last: who dies before finds it asked for again.
         self._tables.set_properties(wishes, {}, without=marks)
         return taken
+
+    def _has_key(self, table: TableName) -> bool:
+        properties = self._tables.properties(self._tables.load(log_of(table)))
+        shape = self._shapes.learn_properties(properties, table)
+        return shape is not None and bool(shape.key)
 
     @clear_errors
     def take_forgets(self, lsn: int) -> list[TableName]:

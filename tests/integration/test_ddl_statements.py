@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(
     find_spec("bridge.catalogwatch") is None, reason="this bridge does not watch the catalog"
 )
 
-KINDS = {"equal": {"live"}, "no key": {"live"}, "reloads": {"loading"}}
+KINDS = {"equal": {"live"}, "no key": {"parked"}, "reloads": {"loading"}}
 
 
 def test_the_stream_says_all_that_a_mirror_must_know(

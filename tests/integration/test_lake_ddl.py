@@ -52,7 +52,7 @@ CHOSEN = os.environ.get("DDL_CASES", "")
 EVERY = 6
 SAMPLE = 6
 BATCH_MESSAGES = 3_000
-KINDS = {"equal": {"live"}, "no key": {"live"}, "reloads": {"loading"}}
+KINDS = {"equal": {"live"}, "no key": {"parked"}, "reloads": {"loading"}}
 
 States = Mapping[TableName, TableState]
 

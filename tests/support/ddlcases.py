@@ -5,7 +5,7 @@
 | equal    | follows without a snapshot |
 | reloads  | waits for a snapshot, visibly, and is equal when it is loaded |
 | either   | one of the two: a false alarm costs a snapshot, and is not wrong |
-| no key   | ends: only the change log is kept |
+| no key   | is parked: only the change log is kept |
 | gone     | is not compared: PostgreSQL has the table no more, or under another name |
 
 `create` runs before the bridge starts, `rows` through the stream, `statements` while a writer

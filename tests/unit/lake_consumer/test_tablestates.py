@@ -72,7 +72,9 @@ def test_a_column_whose_values_may_be_noted_by_name_keeps_it(
     """`infinity` stands in the row's text map under the old name, and would be lost."""
     before = make_shape("users", {"id": "int32", "day": "date", "till": "date"})
 
-    assert next_state(LIVE, before, make_shape("users", after), since=7, can_load=True).kind == kind
+    now = make_shape("users", after, key=(next(iter(after)),))
+
+    assert next_state(LIVE, before, now, since=7, can_load=True).kind == kind
 
 
 def test_another_column_that_takes_the_name_finds_no_noted_values() -> None:
@@ -143,8 +145,18 @@ def test_a_parked_mirror_stays_parked_until_its_table_is_another() -> None:
 
 def test_a_key_that_comes_back_is_a_mirror_that_begins_anew() -> None:
     """Nobody could apply the changes in between."""
-    assert next_state(LIVE, USERS, KEYLESS, since=7, can_load=True) == LIVE
+    assert next_state(LIVE, KEYLESS, KEYLESS, since=7, can_load=True) == LIVE
     assert next_state(LIVE, KEYLESS, USERS, since=7, can_load=True).kind == "loading"
+
+
+def test_a_mirror_that_lost_its_key_is_parked_until_the_key_is_back() -> None:
+    """Nothing follows it any more, and rows that stand still must not pass for PostgreSQL's."""
+    lost = next_state(LIVE, USERS, KEYLESS, since=7, can_load=True)
+
+    assert lost.kind == "parked"
+    assert next_state(lost, KEYLESS, KEYLESS, since=8, can_load=True) == lost
+    assert next_state(lost, KEYLESS, USERS, since=9, can_load=True).kind == "loading"
+    assert next_state(lost, KEYLESS, USERS, since=9, can_load=False).kind == "parked"
 
 
 def test_a_snapshot_in_an_older_shape_will_do_where_the_shape_can_follow() -> None:
