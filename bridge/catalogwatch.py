@@ -20,7 +20,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from bridge.config import BridgeConfig
-from bridge.errors import BridgeError, SourceLost
+from bridge.errors import BridgeError
 from bridge.jetstream import control
 from bridge.jetstream.registry import Registry, ShapeEntry
 from bridge.pipeline import Insertion, Pipeline
@@ -28,6 +28,7 @@ from bridge.postgres import connection
 from bridge.postgres.catalog import Connection, PublishedTable, live_slots
 from bridge.postgres.storage import Reading, read_all, read_storage, relation_names
 from bridge.relations import shape_of
+from bridge.repeats import Repeats
 from bridge.sources import SourceId, may_take
 from bridge.status import Status
 from bridge.storage import TableStorage
@@ -91,6 +92,7 @@ class CatalogWatch:
         self._foreign: set[int] = set()
         self._forget: set[TableName] = set()
         self._due: deque[_Due] = deque()
+        self._repeats = Repeats()
 
     def begin(
         self,
@@ -144,9 +146,15 @@ class CatalogWatch:
                         took = time.monotonic() - started
                         await asyncio.sleep(max(pause, took * SHARE_OF_TIME))
             except BridgeError as error:
-                _log.log(logging.DEBUG if isinstance(error, SourceLost) else logging.WARNING,
-                         "cannot watch the catalog: %s", error)  # fmt: skip
+                self._failed(error)
                 await asyncio.sleep(pause)
+
+    def _failed(self, error: BridgeError) -> None:
+        """Say that the watch is blind; any other exception ends the session."""
+        self._status.catalog_error = str(error)
+        if self._repeats.may_say(str(error)):
+            _log.warning("cannot watch the catalog, so DDL that sends no changes is not reported:"
+                         " %s %s", error, error.advice)  # fmt: skip
 
     async def _look(self, source: Connection, pipeline: Pipeline) -> None:
         with connection.translated(self._config.postgres):
@@ -156,6 +164,7 @@ class CatalogWatch:
                     if await self._act(source, pipeline):
                         break
         await self.settle(pipeline)
+        self._status.catalog_error = None
 
     async def _act(self, source: Connection, pipeline: Pipeline) -> bool:
         """Tell consumers of what is different; False if that is outdated by then."""

@@ -134,6 +134,9 @@ class Status:
     """Why the last session ended; None again once the next one streams."""
 
     last_error_at: float | None = None
+    catalog_error: str | None = None
+    """Why the catalog cannot be watched for DDL; None again once it can."""
+
     lag: LagMeter = field(default_factory=lambda: LagMeter(time.time()))
     watch: SlotWatch = field(default_factory=SlotWatch)
     snapshots: list[SnapshotProgress] = field(default_factory=list)
@@ -211,6 +214,7 @@ class Status:
                 "last_error": self.snapshot_totals.last_error,
                 "untold": self.snapshot_totals.untold,
             },
+            "catalog_error": self.catalog_error,
             "last_error": self.last_error,
             "last_error_seconds_ago": _rounded(self.last_error_age_seconds),
         }
