@@ -15,6 +15,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from bridge.config import PublishLimits
@@ -35,12 +36,12 @@ from bridge.status import Status
 from bridge.tasks import end, until_first
 from bridge.transactions import KINDS, Assembler, Placed, RowMessage, TransactionEnd
 from schemas.codecs import OVERSIZE, Codec
-from schemas.ddl import parse_ddl
+from schemas.ddl import DdlEvent, format_ddl, parse_ddl
 from schemas.events import Event, LogicalMessage, Place, ShapeChange
 from schemas.names import TableName
 from schemas.positions import Position
 from schemas.shapes import TableShape
-from schemas.subjects import DDL_PREFIX
+from schemas.subjects import DDL_PREFIX, sql_prefix
 
 CONFIRM_EVERY_SECONDS = 0.5
 STATUS_EVERY_SECONDS = 10.0
@@ -233,8 +234,8 @@ class Pipeline:
         if isinstance(message, LogicalDecodingMessage):
             if not message.transactional:
                 self._alone = placed.place.position
-            elif message.prefix == DDL_PREFIX:
-                await self._heed(message, placed.place)
+            elif message.prefix == DDL_PREFIX and (events := parse_ddl(message.content)):
+                return await self._heed(message, events, placed.place)
             return self._send(self._logical_message(message, placed.place))
         encoder = self._encoders.get(message.relation_id)
         if encoder is None:
@@ -258,20 +259,31 @@ class Pipeline:
         self._encoders[message.relation_id] = encoder
         return encoder
 
-    async def _heed(self, message: LogicalDecodingMessage, place: Place) -> None:
+    async def _heed(
+        self, message: LogicalDecodingMessage, events: Sequence[DdlEvent], place: Place
+    ) -> None:
         """Announce what DDL did to tables, at its place.
 
         Any role can write such a message, so it only says where to look: the catalog has the facts.
+        What it does not confirm is not passed on as the bridge's word.
         """
-        for relation_id in sorted({event.relation_id for event in parse_ddl(message.content)}):
-            async with self.learning:
-                shape = await self._shapes.altered(relation_id, place)
-                if shape is None:
-                    continue
-                revision = await self._shapes.register(shape, place.lsn)
-                await self._announce(shape, revision, place)
-            self._encoders.pop(relation_id, None)
-            self._hot.forget(relation_id)
+        for relation_id in sorted({event.relation_id for event in events}):
+            await self._look_at(relation_id, place)
+        if known := await self._shapes.confirmed(events, place):
+            content = message.content if len(known) == len(events) else format_ddl(known).encode()
+            self._send(self._logical_message(replace(message, content=content), place, DDL_PREFIX))
+        else:
+            self._send(self._logical_message(message, place))
+
+    async def _look_at(self, relation_id: int, place: Place) -> None:
+        async with self.learning:
+            shape = await self._shapes.altered(relation_id, place)
+            if shape is None:
+                return
+            revision = await self._shapes.register(shape, place.lsn)
+            await self._announce(shape, revision, place)
+        self._encoders.pop(relation_id, None)
+        self._hot.forget(relation_id)
 
     async def _announce(self, shape: TableShape, revision: int, place: Place) -> None:
         """Put a shape into the stream unless it is the last one there, or on its way there."""
@@ -284,12 +296,14 @@ class Pipeline:
             ShapeChange(shape=shape, place=place, schema_revision=revision, source=self._source_id)
         )
 
-    def _logical_message(self, message: LogicalDecodingMessage, place: Place) -> LogicalMessage:
+    def _logical_message(
+        self, message: LogicalDecodingMessage, place: Place, prefix: str | None = None
+    ) -> LogicalMessage:
         # JSON has no bytes; PostgreSQL's own notation for them does.
         is_json = self._codec.format == "json"
         content = f"\\x{message.content.hex()}" if is_json else message.content
         return LogicalMessage(
-            prefix=message.prefix,
+            prefix=prefix or sql_prefix(message.prefix),
             content=content,
             transactional=message.transactional,
             place=place,

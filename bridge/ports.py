@@ -13,6 +13,7 @@ from bridge.compression import StoredDictionary
 from bridge.outbox import Message
 from bridge.protocol.messages import Relation
 from schemas.compression import Dictionary
+from schemas.ddl import DdlEvent
 from schemas.events import Place
 from schemas.names import TableName
 from schemas.shapes import TableShape
@@ -68,6 +69,9 @@ class Shapes(Protocol):
 
     async def altered(self, relation_id: int, place: Place) -> TableShape | None:
         """Look at a table that DDL touched at this place; None if there is nothing to announce."""
+
+    async def confirmed(self, events: Sequence[DdlEvent], place: Place) -> list[DdlEvent]:
+        """Give those events of a message at this place that the catalog bears out."""
 
     async def register(self, shape: TableShape, lsn: int) -> int:
         """Give the revision of an entry for a shape that the WAL has at `lsn`; idempotent."""

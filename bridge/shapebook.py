@@ -18,11 +18,13 @@ from bridge.config import BridgeConfig
 from bridge.jetstream import control
 from bridge.jetstream.registry import Registry
 from bridge.postgres import catalog, connection
-from bridge.postgres.storage import read_table, until_visible
+from bridge.postgres.storage import read_table, relation_states, until_visible
 from bridge.protocol.messages import Relation
 from bridge.relations import TableFacts, is_settled, shape_of
+from bridge.repeats import Repeats
 from bridge.status import Status
 from bridge.tablememory import TableMemory
+from schemas.ddl import DdlEvent, is_confirmed
 from schemas.events import Place
 from schemas.names import TableName
 from schemas.shapes import TableShape
@@ -105,6 +107,7 @@ class ShapeBook:
         self._memory = memory
         self._config = config
         self._status = status
+        self._repeats = Repeats()
 
     async def shape(self, relation: Relation, place: Place) -> TableShape:
         if known := self._known.shape(relation, place.xid):
@@ -141,6 +144,24 @@ class ShapeBook:
         shape = shape_of(read.relation, read.facts)
         self._memory.assess(shape, read.storage, is_watched=True)
         return self._told(shape)
+
+    async def confirmed(self, events: Sequence[DdlEvent], place: Place) -> list[DdlEvent]:
+        """Leave out what the catalog does not bear out: any role can write such events."""
+        with connection.translated(self._config.postgres):
+            await until_visible(self._source, place.xid)
+            ids = sorted({event.relation_id for event in events})
+            states = await relation_states(self._source, self._config.publication, ids)
+        known = [event for event in events if is_confirmed(event, states.get(event.relation_id))]
+        for event in events:
+            if event not in known:
+                self._doubt(event)
+        return known
+
+    def _doubt(self, event: DdlEvent) -> None:
+        text = f"{event.kind} of {event.name}"
+        if self._repeats.may_say(text):
+            _log.warning("a bridge-ddl message in the WAL reports a %s, and the catalog does not"
+                         " confirm it: it is left out", text)  # fmt: skip
 
     def _told(self, shape: TableShape) -> TableShape:
         """Give a shape as it is announced now: consumers are owed nothing more of it."""

@@ -3,7 +3,8 @@
 Two writers send it: the event trigger of `init.sh`, inside the transaction of the DDL statement,
 and the bridge's catalog watch, between transactions. Readers expect the same event more than once.
 Any database role can write a logical message under this prefix, so `parse_ddl` accepts any bytes:
-what is not an event of this version is left out.
+what is not an event of this version is left out. The bridge publishes only what its catalog
+confirms (`is_confirmed`).
 """
 
 from __future__ import annotations
@@ -49,6 +50,32 @@ class DdlEvent:
         if self.new_name is not None:
             fields |= {"new_schema": self.new_name.schema, "new_table": self.new_name.table}
         return {**fields, "reason": self.reason} if self.reason else fields
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogState:
+    """What the catalog says of a relation that still exists."""
+
+    name: TableName
+    is_published: bool
+
+
+def is_confirmed(event: DdlEvent, now: CatalogState | None) -> bool:
+    """Whether the catalog bears out an event; `None` stands for a relation that is gone.
+
+    `rewrite` and `alter` only say where to look, so there is nothing to confirm.
+    """
+    match event.kind:
+        case "drop":
+            return now is None
+        case "unpublish":
+            return now is None or not now.is_published
+        case "publish":
+            return now is not None and now.is_published and now.name == event.name
+        case "rename":
+            # It may be called something else again by now.
+            return now is not None and event.new_name is not None and now.name != event.name
+    return True
 
 
 def format_ddl(events: Iterable[DdlEvent]) -> str:

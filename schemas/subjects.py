@@ -16,6 +16,9 @@ GAP_PREFIX = "bridge-gap"
 DDL_PREFIX = "bridge-ddl"
 """Prefix of the bridge's own message: what DDL did to published tables (`schemas.ddl`)."""
 
+OWN_PREFIXES = "bridge-"
+"""Prefixes that begin like this are the bridge's own: what SQL writes under them is renamed."""
+
 Operation = Literal["INSERT", "UPDATE", "DELETE", "TRUNCATE"]
 OPERATIONS: tuple[Operation, ...] = ("INSERT", "UPDATE", "DELETE", "TRUNCATE")
 _VERBS = {operation.lower(): operation for operation in OPERATIONS}
@@ -43,6 +46,14 @@ def schema_filter() -> str:
 
 def message_subject(prefix: str) -> str:
     return f"{CDC}.{LOGICAL_MESSAGES}.{escape(prefix)}"
+
+
+def sql_prefix(prefix: str) -> str:
+    """Give the prefix under which a message written by SQL is published.
+
+    Any database role can write any prefix. Consumers act on the bridge's own, so those are marked.
+    """
+    return f"sql-{prefix}" if prefix.startswith(OWN_PREFIXES) else prefix
 
 
 def message_filter() -> str:

@@ -26,6 +26,7 @@ from bridge.postgres.catalog import (
 from bridge.protocol.messages import Relation
 from bridge.relations import TableFacts
 from bridge.storage import Attribute, TableStorage
+from schemas.ddl import CatalogState
 from schemas.names import TableName
 from schemas.positions import Lsn
 
@@ -237,6 +238,18 @@ async def relation_names(connection: Connection, ids: Sequence[int]) -> dict[int
     """Give the names that relations have now; those that are gone have none."""
     rows = await (await connection.execute(_RELATION_NAMES, [list(ids)])).fetchall()
     return {row["relation_id"]: TableName(row["schema"], row["table"]) for row in rows}
+
+
+async def relation_states(
+    connection: Connection, publication: str, ids: Sequence[int]
+) -> dict[int, CatalogState]:
+    """Say what relations are called now and whether the publication has them, without locks."""
+    async with one_moment(connection):
+        names = await relation_names(connection, ids)
+        asked = {"publication": publication, "only": list(names)}
+        rows = await (await connection.execute(_TABLES, asked)).fetchall()
+    published = {row["relation_id"] for row in rows}
+    return {one: CatalogState(name, one in published) for one, name in names.items()}
 
 
 async def until_visible(connection: Connection, xid: int) -> None:

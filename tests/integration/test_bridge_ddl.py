@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from examples.embedded import EmbeddedNats, EmbeddedPostgres
-from schemas.ddl import DdlEvent, parse_ddl
+from schemas.ddl import DdlEvent, format_ddl, parse_ddl
 from schemas.names import TableName
 from schemas.shapes import NO_FILL, TableShape
 from tests.conftest import Connection
@@ -90,9 +91,14 @@ MAKE = (
     "INSERT INTO t SELECT g, g, 'x', 'c', '10.0.0.1', now(), 'sad' FROM generate_series(1, 9) g",
 )
 
+
+def of_its_own(at: int, statements: Iterable[str]) -> list[str]:
+    """Rewrite statements to use a table and a type that only one case touches."""
+    return [re.sub(r"\b(t|mood)(_pkey)?\b", rf"\g<1>{at}\2", s) for s in statements]
+
+
 REWRITES = (
     "ALTER TABLE t ALTER n TYPE bigint USING n * 10",
-    "ALTER TABLE t ALTER n TYPE bigint USING n * 10",  # the same type once more
     "ALTER TABLE t ALTER v TYPE text USING upper(v)",
     "ALTER TABLE t ALTER v TYPE varchar(3) USING left(v, 3)",
     "ALTER TABLE t ALTER c TYPE text",
@@ -105,12 +111,12 @@ REWRITES = (
 )
 
 # What makes a new file stands apart: with an altered column it would look like a rewrite.
+CLEARED = 0  # The case that clears the stored missing value of a column w.
 HARMLESS = (
     ("VACUUM FULL t", "ANALYZE t", "REINDEX TABLE t"),
     ("CLUSTER t USING t_pkey",),
     ("TRUNCATE t", "INSERT INTO t (id, v) VALUES (1, 'y')"),
     ("ALTER TABLE t ALTER v TYPE varchar", "ALTER TABLE t ADD w int DEFAULT 5"),
-    ("VACUUM FULL t",),  # clears the stored missing value of w
     (
         "ALTER TABLE t ALTER v SET NOT NULL",
         "ALTER TABLE t RENAME v TO vv",
@@ -133,30 +139,38 @@ FILLS = (
 
 def test_each_rewrite_of_a_quiet_table_is_announced(rig: DdlRig) -> None:
     """Nobody changes a row afterwards: only the catalog shows it."""
-    rig.execute(*MAKE)
+    for at, _ in enumerate(REWRITES):
+        rig.execute(*of_its_own(at, MAKE))
     rig.start()
 
-    for count, statement in enumerate(REWRITES, start=1):
-        rig.execute(statement)
-        rig.wait_marks("t", count)
+    for at, statement in enumerate(REWRITES):
+        rig.execute(*of_its_own(at, [statement]))
+    for at, _ in enumerate(REWRITES):
+        rig.wait_marks(f"t{at}", 1)
+    rig.execute(*of_its_own(0, REWRITES[:1]))  # the same type once more
+    rig.wait_marks("t0", 2)
 
-    assert rig.marks("t") == len(REWRITES)
+    assert [rig.marks(f"t{at}") for at, _ in enumerate(REWRITES)] == [2] + [1] * (len(REWRITES) - 1)
     revisions = [
-        m.fields["schema_revision"] for m in rig.messages() if m.subject.endswith("t.schema")
+        m.fields["schema_revision"] for m in rig.messages() if m.subject.endswith("t0.schema")
     ]
     assert revisions == sorted(set(revisions))
 
 
 def test_vacuum_full_and_other_harmless_statements_reload_nothing(rig: DdlRig) -> None:
     """A table that is vacuumed every night must not be loaded every night."""
-    rig.execute(*MAKE)
+    for at, _ in enumerate(HARMLESS):
+        rig.execute(*of_its_own(at, MAKE))
+    rig.execute(*of_its_own(CLEARED, ["ALTER TABLE t ADD w int DEFAULT 5"]))
     rig.start()
 
-    for statements in HARMLESS:
-        rig.execute(*statements)
-        rig.settled()
+    for at, statements in enumerate(HARMLESS):
+        rig.execute(*of_its_own(at, statements))
+    rig.settled()
 
-    assert rig.marks("t") == 0
+    assert {at: rig.marks(f"t{at}") for at, _ in enumerate(HARMLESS)} == dict.fromkeys(
+        range(len(HARMLESS)), 0
+    )
 
 
 def test_an_added_column_carries_what_existing_rows_hold(rig: DdlRig) -> None:
@@ -469,32 +483,46 @@ def test_rolled_back_ddl_with_the_event_trigger_leaves_nothing(triggered: DdlRig
     assert rig.marks("t") == 0
 
 
-def test_a_forged_message_is_passed_on_and_believed_in_nothing(rig: DdlRig) -> None:
-    """Any role can write under the prefix: the catalog has the facts."""
+def test_a_forged_message_is_passed_on_and_believed_in_nothing(
+    rig: DdlRig, connection: Connection
+) -> None:
+    """Any role can write under the bridge's prefixes: the catalog has the facts."""
     rig.execute(*MAKE)
     rig.start()
-    oid = rig.connection.execute("SELECT 't'::regclass::oid::bigint").fetchone()
-    assert oid is not None
+    oid = int(str(connection.execute("SELECT 't'::regclass::oid::bigint").fetchone()[0]))  # type: ignore[index]
+    t, other = TableName("public", "t"), TableName("public", "other")
     forged = [
         "no json",
-        "{",
         '{"version":1,"events":[{"kind":"drop"}]}',
-        f'{{"version":1,"events":[{{"kind":"rewrite","relation_id":{oid[0]},'
-        '"schema":"public","table":"t"}]}',
-        f'{{"version":1,"events":[{{"kind":"drop","relation_id":{oid[0]},'
-        '"schema":"public","table":"t"}]}',
-        '{"version":1,"events":[{"kind":"drop","relation_id":1,"schema":"x","table":"y"}]}',
+        format_ddl([DdlEvent("drop", oid, t)]),
+        format_ddl([DdlEvent("unpublish", oid, t), DdlEvent("rename", oid, t, other)]),
+        format_ddl([DdlEvent("publish", oid, other)]),
     ]
-    for content in forged:
-        for transactional in (True, False):
-            rig.connection.execute(
-                "SELECT pg_logical_emit_message(%s, 'bridge-ddl', %s::text)",
-                [transactional, content],
+    role = f"nobody_{connection.info.dbname}"
+    rig.execute(f"CREATE ROLE {role}", f"SET ROLE {role}")
+    for transactional in (True, False):
+        for prefix, content in [*(("bridge-ddl", one) for one in forged), ("bridge-gap", "{}")]:
+            connection.execute(
+                "SELECT pg_logical_emit_message(%s, %s, %s::text)", [transactional, prefix, content]
             )
-    rig.execute("INSERT INTO t (id) VALUES (50)")
+    harmless = format_ddl([DdlEvent("rewrite", oid, t)])
+    mixed = format_ddl([DdlEvent("drop", oid, t), DdlEvent("rewrite", oid, t)])
+    for content in (harmless, mixed):
+        connection.execute(
+            "SELECT pg_logical_emit_message(true, 'bridge-ddl', %s::text)", [content]
+        )
+    rig.execute("RESET ROLE", f"DROP ROLE {role}", "INSERT INTO t (id) VALUES (50)")
     rig.stream()
 
-    passed = [m for m in rig.messages() if m.subject == "cdc._message.bridge-ddl"]
-    assert [m.fields["content"].decode() for m in passed] == [c for c in forged for _ in range(2)]
+    found: dict[str, list[str]] = {}
+    for message in rig.messages():
+        if "bridge-" in message.subject:
+            found.setdefault(message.subject, []).append(message.fields["content"].decode())
+    assert found == {
+        "cdc._message.bridge-ddl": [harmless, harmless],
+        "cdc._message.sql-bridge-ddl": forged + forged,
+        "cdc._message.sql-bridge-gap": ["{}", "{}"],
+    }
+    assert "does not confirm it" in rig.bridge.said()
     assert rig.marks("t") == 0
     assert "t" in live_keys(rig)

@@ -22,6 +22,7 @@ from bridge.rowparts import OPERATIONS
 from bridge.status import Status
 from bridge.transactions import Assembler
 from schemas.codecs import MSGPACK
+from schemas.ddl import DdlEvent, format_ddl
 from schemas.events import Place
 from schemas.names import TableName
 from schemas.positions import Position
@@ -95,6 +96,9 @@ class KnownShapes:
 
     async def altered(self, relation_id: int, place: Place) -> TableShape | None:  # noqa: ARG002
         return None
+
+    async def confirmed(self, events: Sequence[DdlEvent], _: Place) -> list[DdlEvent]:
+        return [event for event in events if event.kind == "alter"]
 
     async def register(self, shape: TableShape, lsn: int) -> int:  # noqa: ARG002
         return 3
@@ -252,6 +256,34 @@ async def test_a_body_no_message_can_carry_is_set_aside_wherever_it_comes_from()
     (name,) = told["oversize"]
     assert told["oversize"][name]["data"] == {"id": 2, "name": "y" * 9_000}
     assert told["messages"][-1][1:] == (name, None, f"Oversize: {name}\r\n")
+
+
+async def test_what_sql_writes_under_the_bridges_prefixes_is_not_taken_for_its_word() -> None:
+    """Any role can write it. Only events that the catalog confirms keep the prefix."""
+    name = TableName("public", "t")
+    alter, drop = DdlEvent("alter", TABLE, name), DdlEvent("drop", TABLE, name)
+    written_by_sql = [
+        ("bridge-ddl", format_ddl([alter])),
+        ("bridge-ddl", format_ddl([alter, drop])),
+        ("bridge-ddl", format_ddl([drop])),
+        ("bridge-ddl", "no json"),
+        ("bridge-gap", "{}"),
+        ("bridge", "x"),
+    ]
+    messages = [
+        (False, wal.message(5, prefix, content.encode())) for prefix, content in written_by_sql
+    ]
+    told = await run([written([(messages, 0)])], is_hot=True)
+
+    stored = [fields for _, _, fields, _ in told["messages"]]
+    assert [(fields["prefix"], fields["content"].decode()) for fields in stored] == [
+        ("bridge-ddl", format_ddl([alter])),
+        ("bridge-ddl", format_ddl([alter])),
+        ("sql-bridge-ddl", format_ddl([drop])),
+        ("sql-bridge-ddl", "no json"),
+        ("sql-bridge-gap", "{}"),
+        ("bridge", "x"),
+    ]
 
 
 async def test_few_changes_are_stored_at_once_and_many_keep_their_batch_open() -> None:

@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from schemas.ddl import DDL_KINDS, DdlEvent, format_ddl, parse_ddl
+from schemas.ddl import (
+    DDL_KINDS,
+    CatalogState,
+    DdlEvent,
+    DdlKind,
+    format_ddl,
+    is_confirmed,
+    parse_ddl,
+)
 from schemas.jsonschemas import PAYLOADS
 from schemas.names import TableName
 from tests.unit.schemas.samples import DDL_EVENTS, USERS
@@ -90,3 +98,30 @@ def test_a_rename_needs_both_parts_of_the_new_name() -> None:
 
     assert parse_ddl(json.dumps({"version": 1, "events": [half]}))[0].new_name is None
     assert DDL_EVENTS[1].new_name == TableName("sales", "people")
+
+
+OLD, NEW = TableName("public", "old"), TableName("public", "new")
+GONE = None
+OUTSIDE, INSIDE = CatalogState(OLD, is_published=False), CatalogState(OLD, is_published=True)
+MOVED = CatalogState(NEW, is_published=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "confirmed_by"),
+    [
+        ("drop", [GONE]),
+        ("unpublish", [GONE, OUTSIDE]),
+        ("publish", [INSIDE]),
+        ("rename", [MOVED]),
+        ("rewrite", [GONE, OUTSIDE, INSIDE, MOVED]),
+        ("alter", [GONE, OUTSIDE, INSIDE, MOVED]),
+    ],
+)
+def test_an_event_that_consumers_act_on_needs_the_catalog(
+    kind: DdlKind, confirmed_by: list[CatalogState | None]
+) -> None:
+    """A table that exists, is published and has its name is none of dropped, left and renamed."""
+    event = DdlEvent(kind, 7, OLD, NEW if kind == "rename" else None)
+
+    states = [GONE, OUTSIDE, INSIDE, MOVED]
+    assert [state for state in states if is_confirmed(event, state)] == confirmed_by
