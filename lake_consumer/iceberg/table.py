@@ -135,7 +135,7 @@ class TableApplier:
     def begin(self, facts: Facts, plan: TablePlan) -> MirrorBatch | None:
         """Say what a batch means for the mirror; None where it means nothing."""
         self._rows = facts.rows
-        mirror, keyed = self._open_mirror(facts.revision), plan.key
+        mirror, keyed = self._open_mirror(), plan.key
         if mirror is None or keyed is None:
             return None
         renames = renames_in(self._known, self._columns) if facts.unchanged else {}
@@ -215,10 +215,12 @@ class TableApplier:
             staging.publish(lambda branch: opened.writeTo(branch).append())
         log.refresh()
 
-    def _open_mirror(self, revision: int) -> Table | None:
+    def _open_mirror(self) -> Table | None:
+        """Open the mirror in the newest schema: rows come in the log's columns, which have it."""
         if not self._states.get(self._table).is_live:
             self._mirror = None
             return None
+        revision = max(self._known)
         shape = self._known[revision]
         if shape.key:
             if self._mirror is None or revision > held_revision(

@@ -7,25 +7,25 @@ same with the lake itself.
 
 from __future__ import annotations
 
-from importlib.util import find_spec
+from collections.abc import Mapping
 from pathlib import Path
-
-import pytest
 
 from examples.embedded import EmbeddedNats, EmbeddedPostgres
 from schemas.values import SESSION_SETTINGS
 from tests.conftest import Connection
-from tests.support.ddlcases import CASES, KNOWN_GAPS
+from tests.support.ddlcases import CASES, KNOWN_GAPS, Expected
 from tests.support.ddlpipeline import DdlPipeline, Placed, place
 from tests.support.modelmirror import ModelMirror, Row, expected_rows, follow
 from tests.support.rig import Rig
 from tests.support.stream import read_stream
 
-pytestmark = pytest.mark.skipif(
-    find_spec("bridge.catalogwatch") is None, reason="this bridge does not watch the catalog"
-)
-
-KINDS = {"equal": {"live"}, "no key": {"parked"}, "reloads": {"loading"}}
+KINDS: Mapping[Expected, set[str]] = {
+    "equal": {"live"},
+    "reloads": {"loading"},
+    "either": {"live", "loading", "parked"},
+    "no key": {"parked"},
+    "gone": {"live", "loading", "parked", "gone"},
+}
 
 
 def test_the_stream_says_all_that_a_mirror_must_know(
@@ -58,7 +58,7 @@ def test_the_stream_says_all_that_a_mirror_must_know(
 def judge(connection: Connection, placed: Placed, mirror: ModelMirror) -> str:
     """Say what is not as it must be; empty if nothing is."""
     case, state = placed.case, mirror.state
-    if state.kind not in KINDS.get(case.expected, {"live", "loading"}):
+    if state.kind not in KINDS[case.expected]:
         return f"{case.id}: expected {case.expected}, is {state.kind} ({state.reason})"
     if not case.is_compared or not state.is_live:
         return ""

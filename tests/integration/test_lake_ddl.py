@@ -13,7 +13,6 @@ import os
 import random
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -33,26 +32,27 @@ from lake_consumer.tablestates import TableState
 from lake_consumer.verify.table import TableCheck
 from schemas.names import TableName
 from tests.conftest import Connection
-from tests.support.ddlcases import KNOWN_GAPS
+from tests.support.ddlcases import KNOWN_GAPS, Expected
 from tests.support.ddlpipeline import SEED, DdlPipeline, Placed, place
 from tests.support.lake import LakeRig, reach_end
 from tests.support.rig import Rig
 
 # Spark leaves the sockets it fetches results through to the garbage collector.
-pytestmark = [
-    pytest.mark.filterwarnings(
-        "ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning"
-    ),
-    pytest.mark.skipif(
-        find_spec("bridge.catalogwatch") is None, reason="this bridge does not watch the catalog"
-    ),
-]
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning"
+)
 
 CHOSEN = os.environ.get("DDL_CASES", "")
 EVERY = 6
 SAMPLE = 6
 BATCH_MESSAGES = 3_000
-KINDS = {"equal": {"live"}, "no key": {"parked"}, "reloads": {"loading"}}
+KINDS: Mapping[Expected, set[str]] = {
+    "equal": {"live"},
+    "reloads": {"loading"},
+    "either": {"live", "loading", "parked"},
+    "no key": {"parked"},
+    "gone": {"live", "loading", "parked", "gone"},
+}
 
 States = Mapping[TableName, TableState]
 
@@ -117,8 +117,7 @@ def test_no_statement_makes_a_mirror_differ_silently(
     wrong = [
         f"{one.case.id}: expected {one.case.expected}, is {state.kind} ({state.reason})"
         for one in placed
-        if (state := applied[one.table]).kind
-        not in KINDS.get(one.case.expected, {"live", "loading", "parked"})
+        if (state := applied[one.table]).kind not in KINDS[one.case.expected]
     ]
     names = {one.table: one.case.id for one in placed if one.case.is_compared}
     live = [table for table in names if loaded[table].is_live]

@@ -206,6 +206,28 @@ def test_a_column_of_a_quiet_table_is_in_the_lake_at_the_cut_that_announces_it(
     ]
 
 
+def test_a_schema_that_no_change_of_its_batch_needs_is_followed_too(
+    stream: HandMadeStream, rig: LakeRig
+) -> None:
+    """The change log has the new names already when older changes of the batch are folded."""
+    renamed = make_shape("docs", {"id": "int64", "title": "text"})
+    anew = make_shape("docs", {"id": "int64", "title": "int32"}, positions={"id": 1, "title": 3})
+    stream.commit(announce(DOCS, 1), change("docs", "INSERT", {"id": 1, "body": "b"}))
+    stream.send()
+    rig.drain()
+    stream.commit(announce(DOCS, 1), change("docs", "UPDATE", {"id": 1, "body": "c"}))
+    stream.commit(announce(renamed, 2, alone=True))
+    stream.send()
+    rig.drain()
+    assert [(row["id"], row["title"]) for row in rig.mirror("docs")] == [(1, "c")]
+
+    stream.commit(change("docs", "INSERT", {"id": 2, "title": "d"}, 2))
+    stream.commit(announce(with_fills(anew, {"title": 7}), 3, alone=True))
+    stream.send()
+    rig.drain()
+    assert [(row["id"], row["title"]) for row in rig.mirror("docs")] == [(1, 7), (2, 7)]
+
+
 def _state(rig: LakeRig) -> tuple[str, int]:
     rows = rig.spark.sql("SHOW TBLPROPERTIES lake.public__changes.docs").collect()
     properties = {row["key"]: row["value"] for row in rows}
