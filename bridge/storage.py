@@ -71,6 +71,9 @@ class TableStorage:
     fresh_leaves: frozenset[int] = field(default=frozenset(), compare=False)
     """Partitions without statistics: TRUNCATE wrote their file, not VACUUM FULL or CLUSTER."""
 
+    empty_leaves: frozenset[int] = field(default=frozenset(), compare=False)
+    """Partitions whose file has no page, as far as that was asked and known."""
+
     def is_covered_by(self, shape: TableShape) -> bool:
         """Whether a shape has all the columns that the catalog has."""
         lives = {at for at, column in self.columns.items() if not column.is_dropped}
@@ -117,7 +120,7 @@ def _reasons(before: TableStorage, after: TableStorage, is_watched: bool) -> Ite
         yield "the table left the publication and joined it again"
     if before.publishing != after.publishing:
         yield "row filter, column list or published operations changed"
-    if before.leaves.keys() != after.leaves.keys():
+    if before.leaves.keys() - after.leaves.keys() or new_leaves(before, after) - after.empty_leaves:
         yield "partitions were attached, detached or dropped"
     moved = {oid for oid, node in before.leaves.items() if after.leaves.get(oid, node) != node}
     if moved & after.fresh_leaves or (moved and not is_watched):
@@ -129,6 +132,11 @@ def _reasons(before: TableStorage, after: TableStorage, is_watched: bool) -> Ite
         yield "a column has another type"
     if any(after.types.get(name, text) != text for name, text in before.types.items()):
         yield "labels of an enum or attributes of a composite type changed"
+
+
+def new_leaves(before: TableStorage, after: TableStorage) -> set[int]:
+    """Give the partitions that joined; one without rows changes no value."""
+    return set(after.leaves) - set(before.leaves)
 
 
 def _is_altered(before: TableStorage, after: TableStorage) -> bool:

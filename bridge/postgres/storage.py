@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import psycopg
@@ -91,6 +91,12 @@ _LEAVES = """
      CROSS JOIN LATERAL pg_partition_tree(root.oid) AS tree
       JOIN pg_class leaf ON leaf.oid = tree.relid
      WHERE tree.isleaf
+"""
+
+# Waits for a lock on each partition. Only ordinary tables have a file that shows their rows.
+_EMPTY = """
+    SELECT oid::bigint AS leaf FROM pg_class
+     WHERE oid = ANY(%s::bigint[]::oid[]) AND relkind = 'r' AND pg_relation_size(oid) = 0
 """
 
 # A root stores no missing values, its partitions do; what they do not agree on is not known.
@@ -192,7 +198,8 @@ async def read_all(
     async with one_moment(connection, is_patient=is_patient):
         tables = await _read(connection, publication, None)
         published = await published_tables(connection, publication)
-        return Reading(tables, await wal_end(connection)), published
+        seen_at = await wal_end(connection)
+    return Reading(await _with_empty_leaves(connection, tables), seen_at), published
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +238,7 @@ async def _read_table(
             described, facts = found[0].relation, found[0].facts
     if stored is None:
         return TableReading(described, facts, None, None)
+    stored = (await _with_empty_leaves(connection, {relation_id: stored}))[relation_id]
     return TableReading(described, facts, stored.name, stored.storage)
 
 
@@ -314,6 +322,33 @@ def _storage(
         types={name: text for oid in used for name, text in types.get(oid, {}).items()},
         fresh_leaves=frozenset(leaf["leaf"] for leaf in leaves if leaf["is_fresh"]),
     )
+
+
+async def _with_empty_leaves(
+    connection: Connection, tables: Mapping[int, StoredTable]
+) -> Mapping[int, StoredTable]:
+    """Add which partitions without statistics have no rows; if one is locked, none is known.
+
+    A partition that is empty later than the catalog was read serves as well: rows that it had
+    before were deleted by changes, or by TRUNCATE, which gives it another file.
+    """
+    fresh = sorted({leaf for table in tables.values() for leaf in table.storage.fresh_leaves})
+    if not fresh:
+        return tables
+    try:
+        async with connection.transaction():
+            await connection.execute("SET LOCAL lock_timeout = '100ms'")
+            rows = await (await connection.execute(_EMPTY, [fresh])).fetchall()
+    except psycopg.errors.LockNotAvailable:
+        return tables
+    empty = frozenset(row["leaf"] for row in rows)
+    return {
+        one: replace(
+            table,
+            storage=replace(table.storage, empty_leaves=table.storage.fresh_leaves & empty),
+        )
+        for one, table in tables.items()
+    }
 
 
 async def _attributes(

@@ -243,6 +243,30 @@ def test_partitions_that_come_and_go_mark_their_root(rig: DdlRig) -> None:
     assert "loose" in {event.name.table for event in rig.events() if event.kind == "publish"}
 
 
+def test_an_empty_partition_reloads_nothing(rig: DdlRig) -> None:
+    """Time-partitioned tables get one every day."""
+    rig.execute(
+        "CREATE TABLE r (id int PRIMARY KEY) PARTITION BY RANGE (id)",
+        "CREATE TABLE r1 PARTITION OF r FOR VALUES FROM (0) TO (10)",
+        "INSERT INTO r VALUES (1)",
+    )
+    rig.start()
+    rig.execute("CREATE TABLE r2 PARTITION OF r FOR VALUES FROM (10) TO (20)")
+    rig.settled()
+    assert rig.marks("r") == 0
+    rig.execute("INSERT INTO r VALUES (11)")
+    rig.stream()
+    rig.settled()
+    assert rig.marks("r") == 0
+
+    rig.execute(
+        "CREATE TABLE loose (id int PRIMARY KEY)",
+        "INSERT INTO loose VALUES (21)",
+        "ALTER TABLE r ATTACH PARTITION loose FOR VALUES FROM (20) TO (30)",
+    )
+    rig.wait_marks("r", 1)
+
+
 def test_ddl_while_the_bridge_was_down_is_found(rig: DdlRig) -> None:
     """What KV remembers is all that is left of before."""
     rig.execute(*MAKE, "CREATE TABLE gone (id int)", "CREATE TABLE old (id int)")

@@ -49,10 +49,22 @@ HARMLESS = {
     ),
     "label added": (PLAIN, _with(PLAIN, types={**PLAIN.types, "e3": "glad"})),
     "one of two memberships left": (PLAIN, _with(PLAIN, membership=(11, 12))),
+    "empty partition created": (
+        ROOT,
+        _with(ROOT, leaves={**ROOT.leaves, 102: 3}, empty_leaves=frozenset({102})),
+    ),
     "VACUUM FULL of a partition": (ROOT, _with(ROOT, leaves={100: 9, 101: 2})),
 }
 
 REWRITES = {
+    "partition with rows attached beside an empty one": (
+        ROOT,
+        _with(ROOT, leaves={**ROOT.leaves, 102: 3, 103: 4}, empty_leaves=frozenset({102})),
+    ),
+    "empty partition created, another dropped": (
+        ROOT,
+        _with(ROOT, leaves={101: 2, 102: 3}, empty_leaves=frozenset({102})),
+    ),
     "same type USING": (PLAIN, _with(PLAIN, filenode=2, c2=Attribute(701, TEXT, -1))),
     "same type USING, on a column with a missing value": (
         PLAIN,
