@@ -34,7 +34,7 @@ from bridge.relations import Encoder
 from bridge.rowparts import PackedRow
 from bridge.status import Status
 from bridge.tasks import end, until_first
-from bridge.transactions import KINDS, Assembler, Placed, RowMessage, TransactionEnd
+from bridge.transactions import KINDS, Assembler, EmptiedTable, Placed, RowMessage, TransactionEnd
 from schemas.codecs import OVERSIZE, Codec
 from schemas.ddl import DdlEvent, format_ddl, parse_ddl
 from schemas.events import Event, LogicalMessage, Place, ShapeChange
@@ -237,6 +237,8 @@ class Pipeline:
             elif message.prefix == DDL_PREFIX and (events := parse_ddl(message.content)):
                 return await self._heed(message, events, placed.place)
             return self._send(self._logical_message(message, placed.place))
+        if isinstance(message, EmptiedTable):
+            self._shapes.truncated(message.relation_id, placed.place.xid)
         encoder = self._encoders.get(message.relation_id)
         if encoder is None:
             encoder = await self._learn(message, placed.place)

@@ -70,6 +70,9 @@ class Shapes(Protocol):
     async def altered(self, relation_id: int, place: Place) -> TableShape | None:
         """Look at a table that DDL touched at this place; None if there is nothing to announce."""
 
+    def truncated(self, relation_id: int, xid: int) -> None:
+        """Note that a transaction sent a TRUNCATE of a table."""
+
     async def confirmed(self, events: Sequence[DdlEvent], place: Place) -> list[DdlEvent]:
         """Give those events of a message at this place that the catalog bears out."""
 

@@ -145,6 +145,9 @@ class ShapeBook:
         self._memory.assess(shape, read.storage, is_watched=True)
         return self._told(shape)
 
+    def truncated(self, relation_id: int, xid: int) -> None:
+        self._memory.truncated(relation_id, xid)
+
     async def confirmed(self, events: Sequence[DdlEvent], place: Place) -> list[DdlEvent]:
         """Leave out what the catalog does not bear out: any role can write such events."""
         with connection.translated(self._config.postgres):

@@ -9,7 +9,7 @@ their own and are recognised. Pure; `postgres.storage` reads the facts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,6 +71,9 @@ class TableStorage:
     fresh_leaves: frozenset[int] = field(default=frozenset(), compare=False)
     """Partitions without statistics: TRUNCATE wrote their file, not VACUUM FULL or CLUSTER."""
 
+    leaf_writers: Mapping[int, int] = field(default_factory=dict, compare=False)
+    """The transaction that wrote each partition's row of pg_class last."""
+
     empty_leaves: frozenset[int] = field(default=frozenset(), compare=False)
     """Partitions whose file has no page, as far as that was asked and known."""
 
@@ -106,16 +109,25 @@ class TableStorage:
             return None
 
 
-def compare(before: TableStorage, after: TableStorage, *, is_watched: bool) -> tuple[str, ...]:
+def compare(
+    before: TableStorage,
+    after: TableStorage,
+    *,
+    is_watched: bool,
+    truncated_by: Collection[int] = (),
+) -> tuple[str, ...]:
     """Give the reasons why values of existing rows may have changed without change messages.
 
     `is_watched` says that only seconds lie between both: then no ANALYZE can have given
-    statistics to a partition that was truncated.
+    statistics to a partition that was truncated. `truncated_by` are transactions that sent a
+    TRUNCATE of the table itself: what they truncated is no news.
     """
-    return tuple(_reasons(before, after, is_watched))
+    return tuple(_reasons(before, after, is_watched, truncated_by))
 
 
-def _reasons(before: TableStorage, after: TableStorage, is_watched: bool) -> Iterator[str]:
+def _reasons(
+    before: TableStorage, after: TableStorage, is_watched: bool, truncated_by: Collection[int]
+) -> Iterator[str]:
     if not set(before.membership) & set(after.membership):
         yield "the table left the publication and joined it again"
     if before.publishing != after.publishing:
@@ -123,7 +135,8 @@ def _reasons(before: TableStorage, after: TableStorage, is_watched: bool) -> Ite
     if before.leaves.keys() - after.leaves.keys() or new_leaves(before, after) - after.empty_leaves:
         yield "partitions were attached, detached or dropped"
     moved = {oid for oid, node in before.leaves.items() if after.leaves.get(oid, node) != node}
-    if moved & after.fresh_leaves or (moved and not is_watched):
+    told = {oid for oid in moved if after.leaf_writers.get(oid) in truncated_by}
+    if moved & after.fresh_leaves - told or (moved - told and not is_watched):
         yield "a partition was truncated"
     is_moved = before.filenode != after.filenode or bool(moved)
     if is_moved and _is_altered(before, after):

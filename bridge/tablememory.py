@@ -9,6 +9,7 @@ Pure; `catalogwatch` and `shapebook` bring the facts and carry the announcements
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -16,6 +17,9 @@ from bridge.storage import TableStorage, added_fills, compare
 from schemas.names import TableName
 from schemas.shapes import NO_FILL, TableShape
 from schemas.values import Value
+
+TRUNCATES_KEPT = 100
+"""Of how many transactions it is known that they sent a TRUNCATE, by table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,11 @@ class TableMemory:
         self._forgotten = set(forgotten)
         self._fills: dict[int, dict[int, tuple[int, Value]]] = {}
         self._due: dict[int, Seen] = {}
+        self._truncated: dict[int, deque[int]] = {}
+
+    def truncated(self, relation_id: int, xid: int) -> None:
+        """Note that a transaction sent a TRUNCATE of a table."""
+        self._truncated.setdefault(relation_id, deque(maxlen=TRUNCATES_KEPT)).append(xid)
 
     def recall(self, shape: TableShape, storage: TableStorage) -> None:
         """Take up what an earlier session remembered of a table."""
@@ -58,7 +67,8 @@ class TableMemory:
         if before is None:
             self._begin(shape, storage)
             return
-        reasons = compare(before.storage, storage, is_watched=is_watched)
+        told = self._truncated.get(relation_id, ())
+        reasons = compare(before.storage, storage, is_watched=is_watched, truncated_by=told)
         fills = added_fills(shape, before.storage, storage)
         if not reasons and NO_FILL in fills.values():
             reasons = ("the value of an added column has no exact native form",)

@@ -86,7 +86,8 @@ _ATTRIBUTES = """
 
 _LEAVES = """
     SELECT root.oid::bigint AS relation_id, leaf.oid::bigint AS leaf,
-           leaf.relfilenode::bigint AS filenode, leaf.reltuples < 0 AS is_fresh
+           leaf.relfilenode::bigint AS filenode, leaf.reltuples < 0 AS is_fresh,
+           leaf.xmin::text::bigint AS writer
       FROM unnest(%s::bigint[]::oid[]) AS root(oid)
      CROSS JOIN LATERAL pg_partition_tree(root.oid) AS tree
       JOIN pg_class leaf ON leaf.oid = tree.relid
@@ -320,6 +321,7 @@ def _storage(
         publishing=row["publishing"],
         leaves={leaf["leaf"]: leaf["filenode"] for leaf in leaves},
         types={name: text for oid in used for name, text in types.get(oid, {}).items()},
+        leaf_writers={leaf["leaf"]: leaf["writer"] for leaf in leaves},
         fresh_leaves=frozenset(leaf["leaf"] for leaf in leaves if leaf["is_fresh"]),
     )
 

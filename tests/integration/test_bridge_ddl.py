@@ -267,6 +267,22 @@ def test_an_empty_partition_reloads_nothing(rig: DdlRig) -> None:
     rig.wait_marks("r", 1)
 
 
+def test_truncate_of_a_root_is_a_change_and_marks_nothing(rig: DdlRig) -> None:
+    """It is sent as one; TRUNCATE of a partition is not, be it the only one."""
+    rig.execute(
+        "CREATE TABLE r (id int PRIMARY KEY) PARTITION BY RANGE (id)",
+        "CREATE TABLE r1 PARTITION OF r FOR VALUES FROM (0) TO (10)",
+        "INSERT INTO r VALUES (1)",
+    )
+    rig.start()
+    rig.execute("TRUNCATE r", "INSERT INTO r VALUES (2)")
+    rig.settled()
+    assert rig.marks("r") == 0
+
+    rig.execute("TRUNCATE r1")
+    rig.wait_marks("r", 1)
+
+
 def test_ddl_while_the_bridge_was_down_is_found(rig: DdlRig) -> None:
     """What KV remembers is all that is left of before."""
     rig.execute(*MAKE, "CREATE TABLE gone (id int)", "CREATE TABLE old (id int)")

@@ -97,6 +97,9 @@ class KnownShapes:
     async def altered(self, relation_id: int, place: Place) -> TableShape | None:  # noqa: ARG002
         return None
 
+    def truncated(self, relation_id: int, xid: int) -> None:
+        pass
+
     async def confirmed(self, events: Sequence[DdlEvent], _: Place) -> list[DdlEvent]:
         return [event for event in events if event.kind == "alter"]
 

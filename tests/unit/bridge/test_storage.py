@@ -109,6 +109,20 @@ def test_what_may_change_values_gives_a_reason(
     assert compare(before, after, is_watched=is_watched)
 
 
+@pytest.mark.parametrize("is_watched", [True, False])
+def test_a_truncate_of_the_root_is_sent_and_one_of_a_partition_is_not(is_watched: bool) -> None:
+    """The transaction that wrote the partition's new file tells them apart."""
+    after = _with(
+        ROOT,
+        leaves={100: 8, 101: 9},
+        fresh_leaves=frozenset({100, 101}),
+        leaf_writers={100: 701, 101: 702},
+    )
+
+    assert compare(ROOT, after, is_watched=is_watched, truncated_by=[701, 702]) == ()
+    assert compare(ROOT, after, is_watched=is_watched, truncated_by=[701]) != ()
+
+
 def test_a_partition_with_a_new_file_counts_as_truncated_after_a_stop() -> None:
     """ANALYZE may have given it statistics since, as VACUUM FULL does."""
     after = _with(ROOT, leaves={100: 9, 101: 2})
