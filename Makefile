@@ -27,7 +27,7 @@ test: lint ## Run every test; needs nothing installed
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 chaos: setup ## Kill everything many times (20 minutes), then storms with new seeds for an hour
-	@CHAOS_ROUNDS=20 CHAOS_ROWS=2000000 $(BIN)/python -m pytest tests/crash -v
+	@CHAOS_ROUNDS=20 CHAOS_ROWS=2000000 QUERY_ROUNDS=50 $(BIN)/python -m pytest tests/crash -v
 	@DDL_CASES=all $(BIN)/python -m pytest tests/integration/test_lake_ddl.py -v
 	@STORM_MINUTES=60 STORM_STEPS=200 $(BIN)/python -m pytest tests/storm -v -s
 

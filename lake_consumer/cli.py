@@ -17,7 +17,8 @@ from typing import Any
 from lake_consumer import logs
 from lake_consumer.config import OPTIONS, LakeConfig, parse_spark_conf, read_config
 from lake_consumer.cuts import LATEST, parse_when
-from lake_consumer.errors import LakeError
+from lake_consumer.errors import LakeError, OutputClosed
+from lake_consumer.terminal import flush, write
 
 EPILOG = """\
 examples:
@@ -82,13 +83,13 @@ def _status(config: LakeConfig, flags: Flags) -> None:
     found = status.read_status(config)
     as_json = flags["json"]
     text = json.dumps(status.status_document(found)) if as_json else status.render_status(found)
-    sys.stdout.write(text + "\n")
+    write(text + "\n")
 
 
 def _resync(config: LakeConfig, flags: Flags) -> None:
     from lake_consumer.resync import ask_resync  # noqa: PLC0415 - as above
 
-    sys.stdout.write(ask_resync(config, flags["table"]) + "\n")
+    write(ask_resync(config, flags["table"]) + "\n")
 
 
 def _forget(config: LakeConfig, flags: Flags) -> None:
@@ -117,8 +118,8 @@ def _package(config: LakeConfig, flags: Flags) -> None:
 
     folder, whole = Path(flags["folder"]), flags["with_dependencies"]
     for path in write_package(folder, dependencies=whole):
-        sys.stdout.write(f"{path} {path.stat().st_size:,} bytes\n")
-    sys.stdout.write(f"\n{submit_command(config, folder, dependencies=whole)}\n")
+        write(f"{path} {path.stat().st_size:,} bytes\n")
+    write(f"\n{submit_command(config, folder, dependencies=whole)}\n")
 
 
 def _verify(config: LakeConfig, flags: Flags) -> None:
@@ -320,6 +321,9 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] = os.envi
     complain = _complain_aside if command.prints else _complain
     try:
         command.act(read_config(flags, environ, parse_spark_conf(flags["spark_conf"])), flags)
+        flush()
+    except OutputClosed as closed:
+        return closed.exit_code
     except LakeError as error:
         complain(str(error), error.advice, verbose=flags["verbose"])
         return error.exit_code

@@ -148,6 +148,19 @@ class QueryFailed(LakeError):
     advice = "The SQL is DuckDB's; names that are not lower case want double quotes."
 
 
+class OutputFailed(LakeError):
+    """Standard output cannot be written."""
+
+    advice = "What was printed is incomplete. Check the disk or the program that reads it."
+
+
+class OutputClosed(LakeError):
+    """The program that reads standard output has closed it, as `head` does."""
+
+    advice = ""
+    exit_code = 141  # as a shell reports a program that SIGPIPE ended
+
+
 class SparkFailed(LakeError):
     """Spark did not start, or a job of it failed."""
 

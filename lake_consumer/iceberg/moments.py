@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from lake_consumer.cuts import Cut, CutBook, When, table_gone
 from lake_consumer.errors import NotReadable
-from lake_consumer.iceberg.datasets import LakeDataset, compare
 from lake_consumer.iceberg.names import CHANGES_SUFFIX, CUTS, LakeName, log_of, mirror_of
 from lake_consumer.iceberg.reading import LakeReader, rows_of
+from lake_consumer.reading.relations import Relation, UpTo, open_relation
 from lake_consumer.tablestates import TableState
 from schemas.names import TableName
 
@@ -27,11 +27,11 @@ class LakeNow:
         """What SQL can name."""
         return self.lake.names()
 
-    def open(self, name: LakeName) -> LakeDataset:
+    def open(self, name: LakeName) -> Relation:
         table = self.lake.load(name)
         _warn_if_large(name, rows_of(table))
         self._warn_if_stale(name)
-        return LakeDataset(table)
+        return open_relation(table)
 
     def _warn_if_stale(self, name: LakeName) -> None:
         log = LakeName(name.namespace + CHANGES_SUFFIX, name.name)
@@ -70,11 +70,11 @@ class LakeAt:
                   for place in (mirror_of, log_of)}  # fmt: skip
         return sorted(name for name, table in called.items() if table in held)
 
-    def open(self, name: LakeName) -> LakeDataset:
+    def open(self, name: LakeName) -> Relation:
         name = self._present(name)
         table = self.lake.load(name)
         if name == CUTS:
-            return LakeDataset(table, only=compare("stream_seq", "<=", self.cut.stream_seq))
+            return open_relation(table, only=UpTo("stream_seq", self.cut.stream_seq))
         snapshot = self._snapshot(name)
         if table.snapshot_by_id(snapshot) is None:
             raise NotReadable(
@@ -83,7 +83,7 @@ class LakeAt:
                 advice="Choose a later cut (`lake-consumer cuts`), or keep snapshots longer.",
             )
         _warn_if_large(name, rows_of(table, snapshot))
-        return LakeDataset(table, snapshot)
+        return open_relation(table, snapshot)
 
     def _present(self, name: LakeName) -> LakeName:
         place = log_of if name.namespace.endswith(CHANGES_SUFFIX) else mirror_of

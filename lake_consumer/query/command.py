@@ -7,9 +7,7 @@ before what was asked for.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable
-from contextlib import suppress
 from difflib import get_close_matches
 
 from lake_consumer.config import LakeConfig
@@ -20,6 +18,7 @@ from lake_consumer.iceberg.names import CATALOG, LakeName
 from lake_consumer.iceberg.reading import LakeReader
 from lake_consumer.query.engine import Parts, Place, answer
 from lake_consumer.query.printing import FORMATS, aligned
+from lake_consumer.terminal import flush, write
 from schemas.names import DEFAULT_SCHEMA
 
 
@@ -60,11 +59,9 @@ def _document(cut: Cut) -> dict[str, object]:
 
 
 def _print(lines: Iterable[str]) -> None:
-    # Whoever reads may have seen enough, as `head` does.
-    with suppress(BrokenPipeError):
-        for line in lines:
-            sys.stdout.write(line + "\n")
-        sys.stdout.flush()
+    for line in lines:
+        write(line + "\n")
+    flush()
 
 
 def find(parts: Parts, names: list[LakeName]) -> Place:

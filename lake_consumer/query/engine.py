@@ -1,7 +1,12 @@
 """SQL by DuckDB, in memory and shut in: it sees the lake's tables and nothing else.
 
-Only the tables that the SQL names are opened, each as a view on an Arrow dataset. DuckDB may touch
-no file and no network, install nothing and change none of its settings; the SQL may only read.
+Only the tables that the SQL names are opened, each as a view. DuckDB may read the data files of
+these tables, but no other file and no network, install nothing and change none of its settings; the
+SQL may only read.
+
+Whatever ends a query, its last row, a closed pipe, Ctrl-C or an error, ends DuckDB's tasks too: the
+result and the connection are closed before `answer` returns, so nothing is left that could meet an
+interpreter which is shutting down.
 """
 
 from __future__ import annotations
@@ -12,14 +17,16 @@ from contextlib import contextmanager
 
 import duckdb
 import pyarrow as pa
-import pyarrow.dataset as ds
 
 from lake_consumer.errors import QueryFailed
 from lake_consumer.iceberg.names import CATALOG
+from lake_consumer.query.failures import explain, explain_opening
+from lake_consumer.query.interrupts import cancel_on_interrupt
+from lake_consumer.reading.parquet_scan import literal, quote
+from lake_consumer.reading.relations import Relation
 from schemas.names import DEFAULT_SCHEMA
 
 SETTINGS: Mapping[str, str | bool | int | float | list[str]] = {
-    "enable_external_access": "false",
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
 }
@@ -38,10 +45,10 @@ _NAME = re.compile(rf"(?:{_PART})(?:\.(?:{_PART}))*")
 
 @contextmanager
 def answer(
-    sql: str, find: Callable[[Parts], Place], open_table: Callable[[Place], ds.Dataset]
+    sql: str, find: Callable[[Parts], Place], open_table: Callable[[Place], Relation]
 ) -> Iterator[pa.RecordBatchReader]:
     """Run one statement; its rows come as they are asked for."""
-    with duckdb.connect(":memory:", config=dict(SETTINGS)) as connection, _clear_errors():
+    with _connect() as connection, _clear_errors(connection):
         _require_reading(connection, sql)
         # The time zone belongs to an extension that is built in, so it is no setting of the start.
         _execute(connection, "SET TimeZone = 'UTC'")
@@ -49,15 +56,43 @@ def answer(
         _execute(connection, f"CREATE SCHEMA {CATALOG}.{quote(DEFAULT_SCHEMA)}")
         _execute(connection, f"USE {CATALOG}.{quote(DEFAULT_SCHEMA)}")
         places = sorted({find(name) for name in table_names(connection, sql)})
-        for at, (namespace, name) in enumerate(places):
-            source, schema = f"_lake_{at}", f"{CATALOG}.{quote(namespace)}"
-            connection.register(source, open_table((namespace, name)))
-            _execute(connection, f"CREATE SCHEMA IF NOT EXISTS {schema}")
-            # Names are quoted, and the source's is ours.
-            view = f"{schema}.{quote(name)}"
-            _execute(connection, f"CREATE VIEW {view} AS FROM temp.main.{source}")
-        _execute(connection, "SET lock_configuration = true")
-        yield connection.sql(sql).to_arrow_reader(BATCH_ROWS)
+        relations = [open_table(place) for place in places]
+        for at, (place, relation) in enumerate(zip(places, relations, strict=True)):
+            _create_view(connection, place, relation.select(connection, f"_lake_{at}"))
+        _shut_in(connection, [path for relation in relations for path in relation.paths])
+        reader = connection.sql(sql).to_arrow_reader(BATCH_ROWS)
+        try:
+            yield reader
+        finally:
+            # A result that was not read to its end is still being made.
+            connection.interrupt()
+            reader.close()
+
+
+@contextmanager
+def _connect() -> Iterator[duckdb.DuckDBPyConnection]:
+    connection = duckdb.connect(":memory:", config=dict(SETTINGS))
+    try:
+        yield connection
+    finally:
+        connection.interrupt()
+        connection.close()
+
+
+def _create_view(connection: duckdb.DuckDBPyConnection, place: Place, select: str) -> None:
+    namespace, name = (quote(part) for part in place)
+    _execute(connection, f"CREATE SCHEMA IF NOT EXISTS {CATALOG}.{namespace}")
+    try:
+        _execute(connection, f"CREATE VIEW {CATALOG}.{namespace}.{name} AS {select}")
+    except duckdb.Error as error:
+        raise explain_opening(".".join(place), error) from error
+
+
+def _shut_in(connection: duckdb.DuckDBPyConnection, paths: list[str]) -> None:
+    """Leave DuckDB these files, and nothing else outside of the process."""
+    _execute(connection, f"SET allowed_paths = [{', '.join(map(literal, paths))}]")
+    _execute(connection, "SET enable_external_access = false")
+    _execute(connection, "SET lock_configuration = true")
 
 
 def table_names(connection: duckdb.DuckDBPyConnection, sql: str) -> set[Parts]:
@@ -71,10 +106,6 @@ def read_name(text: str) -> Parts:
     name = _NAME.match(text)
     parts = re.findall(_PART, name[0]) if name else [text]
     return tuple(part[1:-1].replace('""', '"') if part.startswith('"') else part for part in parts)
-
-
-def quote(identifier: str) -> str:
-    return '"' + identifier.replace('"', '""') + '"'
 
 
 def _execute(connection: duckdb.DuckDBPyConnection, statement: str) -> None:
@@ -95,9 +126,11 @@ def _require_reading(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
 
 
 @contextmanager
-def _clear_errors() -> Iterator[None]:
+def _clear_errors(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
     """DuckDB's own words are good: they quote the line and point at the place."""
-    try:
-        yield
-    except duckdb.Error as error:
-        raise QueryFailed(str(error)) from error
+    with cancel_on_interrupt(connection.interrupt) as interrupts:
+        try:
+            yield
+        except (duckdb.Error, pa.ArrowException, OSError) as error:
+            interrupts.check()
+            raise explain(error) from error

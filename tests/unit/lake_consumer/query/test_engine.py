@@ -11,6 +11,7 @@ from lake_consumer.errors import QueryFailed, UnknownTable
 from lake_consumer.iceberg.names import LakeName
 from lake_consumer.query.command import find
 from lake_consumer.query.engine import Parts, Place, answer, read_name, table_names
+from lake_consumer.reading.relations import ArrowRelation, Relation
 
 NAMES = [
     LakeName("public", "users"),
@@ -23,8 +24,8 @@ USERS = pa.table({"id": [1, 2, 3], "name": ["Ann", "Bo", None]})
 
 
 def ask(sql: str) -> list[dict[str, object]]:
-    def open_table(_: Place) -> ds.Dataset:
-        return ds.dataset(USERS)
+    def open_table(_: Place) -> Relation:
+        return ArrowRelation(ds.dataset(USERS))
 
     with answer(sql, lambda parts: find(parts, NAMES), open_table) as reader:
         rows: list[dict[str, object]] = reader.read_all().to_pylist()
