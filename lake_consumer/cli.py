@@ -104,7 +104,8 @@ def _query(config: LakeConfig, flags: Flags) -> None:
 
     sql = sys.stdin.read() if flags["sql"] == "-" else flags["sql"]
     when = None if flags["at"] is None else parse_when(flags["at"])
-    print_query(config, sql, when, at_cut=flags["at"] is not None, format=flags["format"])
+    print_query(config, sql, when, at_cut=flags["at"] is not None, format=flags["format"],
+                wait_seconds=flags["wait"])  # fmt: skip
 
 
 def _cuts(config: LakeConfig, flags: Flags) -> None:
@@ -189,6 +190,15 @@ COMMANDS = (
                     "metavar": "WHEN",
                     "help": "read all tables at one state of the database: a WAL position "
                     f"(0/1A2B3C or an integer), a time (2025-12-08T13:45:00Z) or {LATEST}",
+                },
+            ),
+            Argument(
+                "--wait",
+                {
+                    "type": float,
+                    "default": 0,
+                    "metavar": "SECONDS",
+                    "help": "how long to wait until the lake reaches --at; default 0",
                 },
             ),
             Argument("--json", _format("json", "one JSON object per row, one per line")),

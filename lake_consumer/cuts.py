@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from lake_consumer.ddl_plan import Former
-from lake_consumer.errors import BadOption, NotReadable
+from lake_consumer.errors import BadOption, NotReached, NotReadable
 from schemas.names import TableName
 from schemas.positions import Lsn
 
@@ -110,6 +110,10 @@ class CutBook:
                 f"the lake has no cut at or before {when}; its first is {cuts[0]}",
                 advice="`lake-consumer cuts` lists them.",
             )
+        # What the database committed after the newest cut is not known here; another state than
+        # the one that was asked for must not pass for it.
+        if when is not None and not _reaches(cuts[-1], when):
+            raise NotReached(f"the lake has not reached {when}; its newest cut is {cuts[-1]}")
         return found[-1]
 
     def unreadable(self) -> set[str]:
@@ -193,6 +197,11 @@ def table_gone(table: str, since: int) -> NotReadable:
         advice=f"Read it as it was: --at {Lsn(max(0, since - 1))} or before. "
         "Its change log can still be read.",
     )
+
+
+def _reaches(cut: Cut, when: Lsn | datetime) -> bool:
+    """Whether a cut holds everything up to a moment."""
+    return cut.commit_ts >= when if isinstance(when, datetime) else cut.commit_lsn >= when
 
 
 def _reached(cut: Cut, when: When) -> bool:

@@ -130,6 +130,12 @@ class NotReadable(LakeError):
     advice = "`lake-consumer cuts` lists the states that can be read."
 
 
+class NotReached(NotReadable):
+    """The lake's newest cut is before the moment that was asked for."""
+
+    advice = "--wait SECONDS waits for it; --at latest-cut reads the newest state there is."
+
+
 class UnknownTable(LakeError):
     """SQL names a table that the lake does not have."""
 

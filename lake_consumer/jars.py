@@ -6,6 +6,7 @@ S3 alone is 69 MB, so it is left out where tables lie elsewhere.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from lake_consumer.catalogs import CatalogUri
@@ -35,20 +36,40 @@ def packages(catalog: CatalogUri, warehouse: str) -> tuple[str, ...]:
     return tuple(name for name, _, needed in _NEEDS if needed(catalog, warehouse))
 
 
-def missing(coordinates: tuple[str, ...], folder: Path | None = None) -> tuple[str, ...]:
-    """Those that Spark has not downloaded on this machine yet."""
-    jars = folder or ivy_jars()
-    return tuple(name for name in coordinates if not (jars / _jar_name(name)).exists())
+def missing(coordinates: tuple[str, ...], folders: Folders | None = None) -> tuple[str, ...]:
+    """Those that are in none of the folders that Spark looks into before it downloads."""
+    found = folders or Folders.of(None)
+    return tuple(name for name in coordinates if not any(p.exists() for p in found.places(name)))
 
 
 def megabytes(coordinates: tuple[str, ...]) -> int:
     return sum(size for name, size, _ in _NEEDS if name in coordinates)
 
 
-def ivy_jars() -> Path:
-    return Path.home() / ".ivy2.5.2" / "jars"
+@dataclass(frozen=True, slots=True)
+class Folders:
+    """Where Spark's resolver finds jars on this machine: Ivy's folder, and Maven's."""
 
+    ivy: Path
+    maven: Path
 
-def _jar_name(coordinate: str) -> str:
-    group, artifact, version = coordinate.split(":")
-    return f"{group}_{artifact}-{version}.jar"
+    @classmethod
+    def of(cls, ivy: str | None) -> Folders:
+        """The folders of a session; `ivy` is its spark.jars.ivy, if it has one."""
+        home = Path.home()
+        return cls(Path(ivy) if ivy else home / ".ivy2.5.2", home / ".m2" / "repository")
+
+    @property
+    def jars(self) -> Path:
+        return self.ivy / "jars"
+
+    def places(self, coordinate: str) -> tuple[Path, ...]:
+        """The files of which any one spares the download."""
+        group, artifact, version = coordinate.split(":")[:3]
+        jar = f"{artifact}-{version}.jar"
+        return (
+            self.jars / f"{group}_{jar}",
+            self.ivy / "cache" / group / artifact / "jars" / jar,
+            self.ivy / "local" / group / artifact / version / "jars" / f"{artifact}.jar",
+            self.maven.joinpath(*group.split("."), artifact, version, jar),
+        )

@@ -33,6 +33,7 @@ CATALOG = "lake"
 _CATALOG = f"spark.sql.catalog.{CATALOG}"
 _DAEMON = "spark.python.daemon.module"
 _PACKAGES = "spark.jars.packages"
+_IVY = "spark.jars.ivy"
 _SECRET = re.compile(r"(?i)secret|password|token|credential|access.?key")
 """As Spark writes it: settings whose names fit are shown nowhere."""
 _LOG4J = """rootLogger.level = warn
@@ -139,7 +140,7 @@ def open_session(options: SessionOptions, environ: Mapping[str, str] = os.enviro
         os.environ["JAVA_HOME"] = str(provide_java(environ))
         # Local executors must find this package: the `python3` on the PATH may be another one.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        _announce(log, options.packages)
+        _announce(log, options)
         spark = _start(_builder(session_settings(options, log4j)).master(options.master), log)
     _open_catalog(spark, secrets_of(options), options.catalog.shown)
     _send_code(spark, folder)
@@ -217,12 +218,13 @@ def _start(builder: SparkSession.Builder, log: Path | None) -> SparkSession:
         raise SparkFailed(f"Spark did not start: {_reason(log) or failure}") from failure
 
 
-def _announce(log: Path, packages: tuple[str, ...]) -> None:
-    if missing := jars.missing(packages):
+def _announce(log: Path, options: SessionOptions) -> None:
+    folders = jars.Folders.of(options.extra.get(_IVY))
+    if missing := jars.missing(options.packages, folders):
         info(
             f"downloading Spark's packages, about {jars.megabytes(missing)} MB, this once",
             packages=" ".join(missing),
-            into=jars.ivy_jars(),
+            into=folders.jars,
         )
     info("starting Spark", spark_log=log)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lake_consumer.cuts import Cut, CutBook, When, table_gone
-from lake_consumer.errors import NotReadable
+from lake_consumer.errors import NotReached, NotReadable
 from lake_consumer.iceberg.names import CHANGES_SUFFIX, CUTS, LakeName, log_of, mirror_of
 from lake_consumer.iceberg.reading import LakeReader, rows_of
 from lake_consumer.reading.relations import Relation, UpTo, open_relation
@@ -15,6 +16,7 @@ from lake_consumer.tablestates import TableState
 from schemas.names import TableName
 
 LARGE_ROWS = 20_000_000
+POLL_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +59,9 @@ class LakeAt:
     """The present name of every table, by the name that means it at the cut."""
 
     @classmethod
-    def choose(cls, lake: LakeReader, when: When) -> LakeAt:
-        book = lake.cuts()
+    def choose(cls, lake: LakeReader, when: When, wait_seconds: float = 0) -> LakeAt:
+        """Choose the cut at a moment, and wait for it if the lake is not there yet."""
+        book = _reach(lake, when, wait_seconds)
         cut = book.at(when)
         tables = {TableName(n.namespace.removesuffix(CHANGES_SUFFIX), n.name) for n in lake.names()}
         return cls(lake, book, cut, lake.table_names().names_at(tables, cut.stream_seq))
@@ -103,3 +106,18 @@ def _warn_if_large(name: LakeName, rows: int) -> None:
             f"{name} has {rows:,} rows and one process reads them; "
             "name few columns and a range of an integer key, or use Spark\n"
         )
+
+
+def _reach(lake: LakeReader, when: When, wait_seconds: float) -> CutBook:
+    """Read the cuts, again and again until they reach a moment or the time is over."""
+    end = time.monotonic() + wait_seconds
+    while True:
+        book = lake.cuts()
+        try:
+            book.at(when)
+        except NotReached:
+            if time.monotonic() >= end:
+                raise
+        else:
+            return book
+        time.sleep(min(POLL_SECONDS, max(0.0, end - time.monotonic())))

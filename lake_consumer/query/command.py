@@ -17,20 +17,28 @@ from lake_consumer.iceberg.moments import LakeAt, LakeNow
 from lake_consumer.iceberg.names import CATALOG, LakeName
 from lake_consumer.iceberg.reading import LakeReader
 from lake_consumer.query.engine import Parts, Place, answer
-from lake_consumer.query.printing import FORMATS, aligned
+from lake_consumer.query.printing import FORMATS, aligned, hidden_columns
 from lake_consumer.terminal import flush, write
 from schemas.names import DEFAULT_SCHEMA
 
 
-def print_query(config: LakeConfig, sql: str, when: When, *, at_cut: bool, format: str) -> None:
+def print_query(
+    config: LakeConfig,
+    sql: str,
+    when: When,
+    *,
+    at_cut: bool,
+    format: str,
+    wait_seconds: float = 0,
+) -> None:
     """Run SQL over the lake and print its rows."""
     with LakeReader(config.catalog, config.warehouse) as lake:
-        tables = LakeAt.choose(lake, when) if at_cut else LakeNow(lake)
+        tables = LakeAt.choose(lake, when, wait_seconds) if at_cut else LakeNow(lake)
         names = tables.names()
         with answer(
             sql, lambda parts: find(parts, names), lambda at: tables.open(LakeName(*at))
         ) as rows:
-            _print(FORMATS[format](rows))
+            _print(FORMATS[format](rows, hidden_columns(sql)))
 
 
 def print_cuts(config: LakeConfig, limit: int, *, as_json: bool) -> None:

@@ -1,18 +1,21 @@
 """Rows for people and for programs: an aligned table, CSV, or one JSON object per line.
 
-CSV and JSON are written as the rows come. A table has to know its widths, so it shows the first
-rows only, and says how many there are.
+CSV and JSON are written as the rows come, with every column. A table has to know its widths, so it
+shows the first rows only, and says how many there are. It leaves out the text map unless the SQL
+names it, and says so if that hides a value.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from itertools import islice
 from typing import Any
 
 import pyarrow as pa
+
+from lake_consumer.columns import TEXT_COLUMN
+from lake_consumer.query.textwidth import escape, pad, shorten, width
 
 SHOWN_ROWS = 1_000
 SHOWN_WIDTH = 80
@@ -26,41 +29,63 @@ def rows_of(reader: pa.RecordBatchReader) -> Iterator[tuple[Any, ...]]:
         yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
-def table_lines(reader: pa.RecordBatchReader, limit: int = SHOWN_ROWS) -> Iterator[str]:
+def hidden_columns(sql: str) -> frozenset[str]:
+    """Columns that a table for people does not show: the text map, unless the SQL names it."""
+    return frozenset() if TEXT_COLUMN in sql.lower() else frozenset({TEXT_COLUMN})
+
+
+def table_lines(
+    reader: pa.RecordBatchReader, hide: Collection[str] = (), limit: int = SHOWN_ROWS
+) -> Iterator[str]:
     """An aligned table; numbers stand to the right."""
-    rows = rows_of(reader)
-    shown = [[_shown(value) for value in row] for row in islice(rows, limit)]
-    more = sum(1 for _ in rows)
-    yield from aligned(
-        reader.schema.names, shown, [_is_number(field.type) for field in reader.schema]
-    )
-    count = len(shown) + more
-    left_out = f", the first {limit:,} shown; --csv and --json give all" if more else ""
-    yield f"({count:,} {'row' if count == 1 else 'rows'}{left_out})"
+    fields = list(reader.schema)
+    seen = [at for at, field in enumerate(fields) if field.name not in hide]
+    shown: list[list[str]] = []
+    count = noted = 0
+    for batch in reader:
+        count += batch.num_rows
+        for at in set(range(len(fields))) - set(seen):
+            noted += batch.num_rows - batch.column(at).null_count
+        part = batch.slice(0, limit - len(shown))
+        columns = [map(_shown, part.column(at).to_pylist()) for at in seen]
+        shown += map(list, zip(*columns, strict=True)) if columns else [[]] * part.num_rows
+    numbers = [_is_number(fields[at].type) for at in seen]
+    yield from aligned([escape(fields[at].name) for at in seen], shown, numbers)
+    yield _footer(count, len(shown))
+    if noted:
+        yield (
+            f"{noted:,} {'row has a value' if noted == 1 else 'rows have values'} without a native "
+            f"form, shown as NULL; select {TEXT_COLUMN} to see the text"
+        )
+
+
+def _footer(count: int, shown: int) -> str:
+    left_out = f", the first {shown:,} shown; --csv and --json give all" if count > shown else ""
+    return f"({count:,} {'row' if count == 1 else 'rows'}{left_out})"
 
 
 def aligned(head: Cells, rows: Sequence[Cells], right: Sequence[bool] = ()) -> Iterator[str]:
     """Columns under their names, as psql writes them."""
-    widths = [max([len(name), *(len(row[at]) for row in rows)]) for at, name in enumerate(head)]
+    widths = [max([width(name), *(width(row[at]) for row in rows)]) for at, name in enumerate(head)]
     sides = list(right) or [False] * len(head)
-    yield " | ".join(n.ljust(w) for n, w in zip(head, widths, strict=True)).rstrip()
-    yield "-+-".join("-" * width for width in widths)
+    yield " | ".join(pad(n, w) for n, w in zip(head, widths, strict=True)).rstrip()
+    yield "-+-".join("-" * columns for columns in widths)
     for row in rows:
         cells = (
-            cell.rjust(width) if to_right else cell.ljust(width)
-            for cell, width, to_right in zip(row, widths, sides, strict=True)
+            pad(cell, columns, right=to_right)
+            for cell, columns, to_right in zip(row, widths, sides, strict=True)
         )
-        yield " | ".join(cells).rstrip()
+        yield " | ".join(cells).rstrip(" ")
 
 
-def csv_lines(reader: pa.RecordBatchReader) -> Iterator[str]:
+def csv_lines(reader: pa.RecordBatchReader, _: Collection[str] = ()) -> Iterator[str]:
     """CSV as PostgreSQL writes it: nothing is NULL, "" is the empty text."""
     yield ",".join(_csv(name) for name in reader.schema.names)
     for row in rows_of(reader):
         yield ",".join("" if value is None else _csv(to_text(value)) for value in row)
 
 
-def json_lines(reader: pa.RecordBatchReader) -> Iterator[str]:
+def json_lines(reader: pa.RecordBatchReader, _: Collection[str] = ()) -> Iterator[str]:
     """One JSON object per row, each on a line of its own."""
     names = reader.schema.names
     for row in rows_of(reader):
@@ -68,7 +93,7 @@ def json_lines(reader: pa.RecordBatchReader) -> Iterator[str]:
         yield json.dumps(document, ensure_ascii=False)
 
 
-FORMATS: Mapping[str, Callable[[pa.RecordBatchReader], Iterable[str]]] = {
+FORMATS: Mapping[str, Callable[[pa.RecordBatchReader, Collection[str]], Iterable[str]]] = {
     "table": table_lines,
     "csv": csv_lines,
     "json": json_lines,
@@ -110,8 +135,9 @@ def to_text(value: Any) -> str:
 
 def _shown(value: Any) -> str:
     text = "NULL" if value is None else to_text(value)
-    plain = text.replace("\\n", "\\\\n").replace("\n", "\\n").replace("\r", "\\r")
-    return plain if len(plain) <= SHOWN_WIDTH else plain[: SHOWN_WIDTH - 1] + "…"
+    # PostgreSQL writes bytes with a backslash, which is no escape of ours.
+    plain = text if isinstance(value, bytes) else escape(text)
+    return shorten(plain, SHOWN_WIDTH)
 
 
 def _csv(text: str) -> str:

@@ -4,8 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from lake_consumer.cuts import CutBook, CutRow, parse_when
-from lake_consumer.errors import BadOption, NotReadable
+from lake_consumer.cuts import CutBook, CutRow, When, parse_when
+from lake_consumer.errors import BadOption, NotReached, NotReadable
 from schemas.positions import Lsn
 
 NOON = datetime(2025, 12, 8, 12, tzinfo=UTC)
@@ -69,6 +69,16 @@ def test_the_newest_cut_at_or_before_is_chosen() -> None:
         BOOK.at(Lsn(1))
     with pytest.raises(NotReadable, match="no cut yet"):
         CutBook([]).at(None)
+
+
+@pytest.mark.parametrize("when", [Lsn(50 * 0x100 + 1), NOON + timedelta(seconds=51)])
+def test_a_moment_that_the_lake_has_not_reached_is_an_error(when: When) -> None:
+    """Its newest state could be an older one than was asked for."""
+    assert BOOK.at(Lsn(50 * 0x100)).stream_seq == 50
+    assert BOOK.at(NOON + timedelta(seconds=50)).stream_seq == 50
+
+    with pytest.raises(NotReached, match=r"newest cut is 0/3200 of 20\d\d-"):
+        BOOK.at(when)
 
 
 def test_a_table_stands_as_its_newest_row_says() -> None:

@@ -83,10 +83,28 @@ def test_packages_of_the_user_come_on_top() -> None:
     assert settings["spark.jars.packages"] == f"{jars.ICEBERG},{jars.SQLITE},a:b:1"
 
 
-def test_what_is_there_is_not_announced_as_a_download(tmp_path: Path) -> None:
-    (tmp_path / "org.xerial_sqlite-jdbc-3.53.4.0.jar").touch()
+@pytest.mark.parametrize(
+    "place",
+    [
+        "ivy/jars/org.xerial_sqlite-jdbc-3.53.4.0.jar",
+        "ivy/cache/org.xerial/sqlite-jdbc/jars/sqlite-jdbc-3.53.4.0.jar",
+        "ivy/local/org.xerial/sqlite-jdbc/3.53.4.0/jars/sqlite-jdbc.jar",
+        "maven/org/xerial/sqlite-jdbc/3.53.4.0/sqlite-jdbc-3.53.4.0.jar",
+    ],
+)
+def test_what_is_there_is_not_announced_as_a_download(tmp_path: Path, place: str) -> None:
+    """Spark looks into all of these before it downloads."""
+    folders = jars.Folders(tmp_path / "ivy", tmp_path / "maven")
+    (tmp_path / place).parent.mkdir(parents=True)
+    (tmp_path / place).touch()
 
-    assert jars.missing((jars.ICEBERG, jars.SQLITE), tmp_path) == (jars.ICEBERG,)
+    assert jars.missing((jars.ICEBERG, jars.SQLITE), folders) == (jars.ICEBERG,)
+
+
+def test_the_folder_of_spark_jars_ivy_is_looked_into() -> None:
+    """A machine that keeps its jars elsewhere downloads nothing either."""
+    assert jars.Folders.of("/opt/ivy").jars == Path("/opt/ivy/jars")
+    assert jars.Folders.of(None).jars == Path.home() / ".ivy2.5.2" / "jars"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from uuid import UUID
 import pyarrow as pa
 import pytest
 
-from lake_consumer.query.printing import csv_lines, json_lines, table_lines
+from lake_consumer.query.printing import csv_lines, hidden_columns, json_lines, table_lines
 
 MOMENT = datetime(2025, 12, 8, 13, 45, 21, 719719, tzinfo=UTC)
 ROWS = pa.table(
@@ -47,6 +47,70 @@ def test_a_cell_stays_on_its_line() -> None:
     assert lines[2] == "a\\nb"
     assert len(lines[3]) == 80
     assert lines[3].endswith("…")
+
+
+def test_no_character_tears_the_table_apart() -> None:
+    """Tabs and control characters are escapes, wide characters take two columns."""
+    texts = ["a\tb", "\x1b[31m", "東京", "e\u0301", "👩\u200d👧", "\u202eabc", "C:\\new", "🇩🇪"]
+    rows = pa.table({"t": texts, "東": ["x"] * len(texts)})
+
+    assert list(table_lines(rows.to_reader()))[:-1] == [
+        "t         | 東",
+        "----------+---",
+        "a\\tb      | x",
+        "\\x1b[31m  | x",
+        "東京      | x",
+        "e\u0301         | x",
+        "👩\u200d👧        | x",
+        "\\u202eabc | x",
+        "C:\\\\new   | x",
+        "🇩🇪        | x",
+    ]
+
+
+def test_wide_text_is_cut_at_its_columns() -> None:
+    """Not in the middle of a character, and never wider than a cell may be."""
+    lines = list(table_lines(pa.table({"t": ["東" * 100, "x" + "東" * 100]}).to_reader()))
+
+    assert lines[2] == "東" * 39 + "…"
+    assert lines[3] == "x" + "東" * 39 + "…"
+
+
+def test_bytes_are_shown_as_postgresql_writes_them() -> None:
+    """Their backslash is no escape of ours."""
+    assert list(table_lines(pa.table({"b": [b"\x00a"]}).to_reader()))[2] == "\\x0061"
+
+
+NOTED = pa.table(
+    {
+        "until": pa.array([None, date(2025, 12, 8)], pa.date32()),
+        "_bridge_text": pa.array(
+            [[("until", "infinity")], None], pa.map_(pa.string(), pa.string())
+        ),
+    }
+)
+
+
+def test_the_text_map_is_hidden_from_people() -> None:
+    """Unless they ask for it; what it holds is not kept from them."""
+    lines = list(table_lines(NOTED.to_reader(), hidden_columns("SELECT * FROM t")))
+
+    assert lines[0] == "until"
+    assert lines[-1] == (
+        "1 row has a value without a native form, shown as NULL; "
+        "select _bridge_text to see the text"
+    )
+    asked = hidden_columns("SELECT until, _bridge_text FROM t")
+    assert next(iter(table_lines(NOTED.to_reader(), asked))) == "until      | _bridge_text"
+
+
+def test_programs_get_every_column() -> None:
+    """What is hidden from a program is lost."""
+    hide = hidden_columns("SELECT * FROM t")
+
+    assert next(iter(csv_lines(NOTED.to_reader(), hide))) == "until,_bridge_text"
+    first = next(iter(json_lines(NOTED.to_reader(), hide)))
+    assert json.loads(first)["_bridge_text"] == {"until": "infinity"}
 
 
 def test_csv_tells_null_from_an_empty_text() -> None:
