@@ -239,6 +239,30 @@ def _all_rows(relation: Relation) -> list[str]:
         return sorted(map(str, reader.read_all().to_pylist()))
 
 
+def test_pyiceberg_opens_the_lake_as_the_readme_says(bank: Bank) -> None:
+    """With nothing of ours."""
+    (code,) = re.findall(r"```python\n(from pyiceberg.*?)```", README.read_text(), re.DOTALL)
+    file = str(bank.rig.catalog.sqlite_file)
+    here = code.replace("/lake/catalog.db", file).replace("public.users", "public.giro")
+    found: dict[str, Any] = {}
+
+    exec(here, found)
+    found["lake"].close()
+
+    assert found["rows"].num_rows == OWNERS
+
+
+@pytest.mark.parametrize("when", ["7FFFFFFF/0", "2999-01-01"])
+def test_a_moment_after_the_newest_cut_is_an_error(bank: Bank, when: str) -> None:
+    """With the newest state that there is, and after the wait that was asked for."""
+    newest = bank.rows("cuts")[0]["lsn"]
+
+    code, out, err = bank.ask("query", "--at", when, "--wait", "0.1", "SELECT 1")
+
+    assert (code, out) == (1, "")
+    assert f"its newest cut is {newest}" in err
+
+
 def test_cuts_end_at_the_cut_that_is_read(bank: Bank) -> None:
     """What was not known at that state is not shown in it."""
     oldest = bank.rows("cuts")[-1]

@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from lake_consumer.catalogs import CatalogUri, read_properties
 from lake_consumer.config import read_config
 from lake_consumer.errors import BadOption
+from lake_consumer.jars import packages
 from lake_consumer.stores import S3_FILE_IO
 
 WHO = {"LAKE_CATALOG_USER": "me", "LAKE_CATALOG_PASSWORD": "p@ss/w:d"}
@@ -99,3 +103,14 @@ def test_a_format_that_is_none_is_answered_with_those_there_are() -> None:
         read_config({}, {"LAKE_FORMAT": "v1"}, {})
 
     assert "v3-mor, v2-cow" in caught.value.advice
+
+
+def test_the_settings_of_the_readme_are_those_that_we_use() -> None:
+    """A plain Spark opens the lake with them."""
+    text = (Path(__file__).parents[3] / "README.md").read_text()
+    shown = dict(re.findall(r"--conf spark\.sql\.catalog\.lake\.([\w.-]+)=(\S+)", text))
+
+    ours = CatalogUri("sqlite:////lake/catalog.db").spark()
+
+    assert shown == {**ours, "warehouse": "file:///lake"}
+    assert all(jar in text for jar in packages(CatalogUri("sqlite:////lake/catalog.db"), "/lake"))
