@@ -38,12 +38,11 @@ def to_bitmap(vectors: Iterable[BitMap64], rows: int) -> bytes:
 
 
 def _bitmap(task: FileScanTask, vectors: Mapping[str, Mapping[str, BitMap64]]) -> bytes | None:
-    if not task.delete_files:
-        return None
+    # pyiceberg names every Puffin file of the partition, and each may hold many files' vectors.
     path = task.file.file_path
-    # A Puffin file may hold vectors of many data files.
-    found = [vectors[file.file_path][path] for file in task.delete_files]
-    return to_bitmap(found, task.file.record_count)
+    named = (vectors[file.file_path].get(path) for file in task.delete_files)
+    found = [vector for vector in named if vector is not None]
+    return to_bitmap(found, task.file.record_count) if found else None
 
 
 def _read_vectors(io: FileIO, path: str) -> dict[str, BitMap64]:

@@ -235,7 +235,7 @@ def test_duckdb_reads_the_files_as_pyiceberg_does(bank: Bank) -> None:
 
 
 def _all_rows(relation: Relation) -> list[str]:
-    with answer("SELECT * FROM t", lambda _: ("s", "t"), lambda _: relation) as reader:
+    with answer("SELECT * FROM t", lambda _: ("public", "t"), lambda _: relation) as reader:
         return sorted(map(str, reader.read_all().to_pylist()))
 
 
