@@ -265,6 +265,42 @@ def test_a_column_that_files_lack_has_its_initial_default() -> None:
     assert "default_value: 'it''s'" in found.sql()
 
 
+DEFAULTS: list[tuple[IcebergType, object, object]] = [
+    # Type, the default as Iceberg's metadata write it, and the value.
+    (LongType(), 5, 5),
+    (BooleanType(), False, False),
+    (DoubleType(), 1.5, 1.5),
+    (DecimalType(9, 2), "1.25", Decimal("1.25")),
+    (StringType(), "it's \\x", "it's \\x"),
+    (BinaryType(), "006127", b"\x00a'"),
+    (DateType(), "2025-12-08", date(2025, 12, 8)),
+    (TimestampType(), "2025-12-08T13:45:21.719719", MOMENT),
+    (TimestamptzType(), "2025-12-08T13:45:21.719719+00:00", MOMENT.replace(tzinfo=UTC)),
+]
+
+
+@pytest.mark.parametrize(("kind", "default", "value"), DEFAULTS, ids=str)
+def test_old_files_give_the_initial_default_and_new_files_their_nulls(
+    catalog: SqlCatalog, kind: IcebergType, default: object, value: object
+) -> None:
+    """What was stored is stored, a null too."""
+    table = create(catalog, NestedField(1, "id", LongType(), required=False))
+    append(table, id=[1])
+    with table.update_schema() as change:
+        change.add_column("n", kind)
+    append(table, id=[2], n=[None])
+    added = {"id": 2, "name": "n", "type": str(kind), "required": False}
+    added["initial-default"] = default
+    schema = Schema(table.schema().fields[0], NestedField.model_validate(added))
+    files = [ScannedFile(task.file.file_path) for task in table.scan().plan_files()]
+
+    scan = plan_parquet_scan(schema, [schema], files)
+
+    assert scan is not None
+    found = read(ParquetRelation(scan), "SELECT n FROM t ORDER BY id")["n"].to_pylist()
+    assert found == [value, None]
+
+
 @pytest.mark.parametrize(
     ("address", "path"),
     [
