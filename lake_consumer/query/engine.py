@@ -12,7 +12,7 @@ interpreter which is shutting down.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 
 import duckdb
@@ -48,7 +48,8 @@ def answer(
     sql: str, find: Callable[[Parts], Place], open_table: Callable[[Place], Relation]
 ) -> Iterator[pa.RecordBatchReader]:
     """Run one statement; its rows come as they are asked for."""
-    with _connect() as connection, _clear_errors(connection):
+    allowed: set[str] = set()
+    with _connect() as connection, _clear_errors(connection, allowed):
         _require_reading(connection, sql)
         # The time zone belongs to an extension that is built in, so it is no setting of the start.
         _execute(connection, "SET TimeZone = 'UTC'")
@@ -59,7 +60,8 @@ def answer(
         relations = [open_table(place) for place in places]
         for at, (place, relation) in enumerate(zip(places, relations, strict=True)):
             _create_view(connection, place, relation.select(connection, f"_lake_{at}"))
-        _shut_in(connection, [path for relation in relations for path in relation.paths])
+        allowed.update(path for relation in relations for path in relation.paths)
+        _shut_in(connection, sorted(allowed))
         reader = connection.sql(sql).to_arrow_reader(BATCH_ROWS)
         try:
             yield reader
@@ -126,11 +128,13 @@ def _require_reading(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
 
 
 @contextmanager
-def _clear_errors(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
+def _clear_errors(
+    connection: duckdb.DuckDBPyConnection, allowed: Collection[str]
+) -> Iterator[None]:
     """DuckDB's own words are good: they quote the line and point at the place."""
     with cancel_on_interrupt(connection.interrupt) as interrupts:
         try:
             yield
         except (duckdb.Error, pa.ArrowException, OSError) as error:
             interrupts.check()
-            raise explain(error) from error
+            raise explain(error, allowed) from error

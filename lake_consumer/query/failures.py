@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 from lake_consumer.errors import LakeError, NotReadable, QueryFailed, reason_of
 
@@ -14,12 +15,21 @@ _MISSING = re.compile(
     """,
     re.VERBOSE,
 )
+_REFUSED = re.compile(r'Permission Error: Cannot access file "(?P<path>[^"*]+?)(?:/\*\*/[^"]*)?"')
+"""DuckDB tries a path that is not there as a folder, with a pattern behind it."""
+
 _TRACEBACK = re.compile(r"\.? Detail: Python exception: Traceback.*", re.DOTALL)
 _STATEMENT = re.compile(r"\n\nLINE 1: .*", re.DOTALL)
 
 
-def explain(error: Exception) -> LakeError:
-    """A failure of the SQL itself: DuckDB quotes the line and points at the place."""
+def explain(error: Exception, allowed: Collection[str] = ()) -> LakeError:
+    """A failure of the SQL itself: DuckDB quotes the line and points at the place.
+
+    Of a file that it was `allowed` to read and that is gone, DuckDB says that it may not.
+    """
+    found = _REFUSED.search(reason_of(error))
+    if found is not None and found["path"] in allowed:
+        return _missing(found["path"])
     return _missing_file(error) or QueryFailed(_TRACEBACK.sub("", reason_of(error)))
 
 
@@ -36,7 +46,10 @@ def _missing_file(error: Exception) -> NotReadable | None:
     found = _MISSING.search(reason_of(error))
     if found is None:
         return None
-    path = next(path for path in found.groups() if path is not None)
+    return _missing(next(path for path in found.groups() if path is not None))
+
+
+def _missing(path: str) -> NotReadable:
     return NotReadable(
         f"a data file is missing: {path}",
         advice="If maintenance expired its snapshot during the query, run the query again, or keep "
