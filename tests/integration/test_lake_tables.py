@@ -13,6 +13,7 @@ from lake_consumer.iceberg.moments import LakeAt, LakeNow
 from lake_consumer.iceberg.names import LakeName
 from lake_consumer.iceberg.reading import LakeReader, read_statuses
 from lake_consumer.iceberg.table_ddl import TableDdl
+from lake_consumer.query.engine import answer
 from schemas.ddl import DdlEvent
 from schemas.events import Change
 from schemas.names import TableName
@@ -59,8 +60,9 @@ def at(rig: LakeRig, lsn: int, table: str) -> list[tuple[Any, Any]]:
     """What `query --at` shows."""
     namespace, name = table.split(".")
     with LakeReader(rig.catalog, rig.warehouse) as lake:
-        found = LakeAt.choose(lake, Lsn(lsn)).open(LakeName(namespace, name)).to_table()
-    return sorted((row["id"], row["v"]) for row in found.to_pylist())
+        opened = LakeAt.choose(lake, Lsn(lsn)).open(LakeName(namespace, name))
+    with answer("SELECT * FROM t", lambda _: ("public", "t"), lambda _: opened) as reader:
+        return sorted((row["id"], row["v"]) for row in reader.read_all().to_pylist())
 
 
 def now(rig: LakeRig, table: str) -> None:
