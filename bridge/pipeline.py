@@ -269,17 +269,18 @@ class Pipeline:
         Any role can write such a message, so it only says where to look: the catalog has the facts.
         What it does not confirm is not passed on as the bridge's word.
         """
+        rewritten = {event.relation_id for event in events if event.kind == "rewrite"}
         for relation_id in sorted({event.relation_id for event in events}):
-            await self._look_at(relation_id, place)
+            await self._look_at(relation_id, place, is_rewritten=relation_id in rewritten)
         if known := await self._shapes.confirmed(events, place):
             content = message.content if len(known) == len(events) else format_ddl(known).encode()
             self._send(self._logical_message(replace(message, content=content), place, DDL_PREFIX))
         else:
             self._send(self._logical_message(message, place))
 
-    async def _look_at(self, relation_id: int, place: Place) -> None:
+    async def _look_at(self, relation_id: int, place: Place, *, is_rewritten: bool) -> None:
         async with self.learning:
-            shape = await self._shapes.altered(relation_id, place)
+            shape = await self._shapes.altered(relation_id, place, is_rewritten=is_rewritten)
             if shape is None:
                 return
             revision = await self._shapes.register(shape, place.lsn)

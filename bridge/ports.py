@@ -67,8 +67,13 @@ class Shapes(Protocol):
     async def shape(self, relation: Relation, place: Place) -> TableShape:
         """Say what a relation looks like to a change at this place."""
 
-    async def altered(self, relation_id: int, place: Place) -> TableShape | None:
-        """Look at a table that DDL touched at this place; None if there is nothing to announce."""
+    async def altered(
+        self, relation_id: int, place: Place, *, is_rewritten: bool
+    ) -> TableShape | None:
+        """Look at a table that DDL touched at this place; None if there is nothing to announce.
+
+        `is_rewritten` says that ALTER TABLE is reported to have written a new file.
+        """
 
     def truncated(self, relation_id: int, xid: int) -> None:
         """Note that a transaction sent a TRUNCATE of a table."""

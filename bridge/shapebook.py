@@ -129,7 +129,9 @@ class ShapeBook:
         shape = shape_of(relation, read.facts, place.xid, before)
         return self._memory.dress_older(shape, read.storage)
 
-    async def altered(self, relation_id: int, place: Place) -> TableShape | None:
+    async def altered(
+        self, relation_id: int, place: Place, *, is_rewritten: bool
+    ) -> TableShape | None:
         """Look at a table that DDL touched, unless it is gone, renamed or altered again by now."""
         if relation_id not in self._memory.seen:
             return None
@@ -142,7 +144,7 @@ class ShapeBook:
         if not is_settled(read.relation, read.facts, place.xid):
             return None
         shape = shape_of(read.relation, read.facts)
-        self._memory.assess(shape, read.storage, is_watched=True)
+        self._memory.assess(shape, read.storage, is_watched=True, is_rewritten=is_rewritten)
         return self._told(shape)
 
     def truncated(self, relation_id: int, xid: int) -> None:

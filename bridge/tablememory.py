@@ -59,8 +59,19 @@ class TableMemory:
             if column.fill is not NO_FILL
         }
 
-    def assess(self, shape: TableShape, storage: TableStorage, *, is_watched: bool) -> None:
-        """Compare what the catalog says of a table, in the shape that it has there, with before."""
+    def assess(
+        self,
+        shape: TableShape,
+        storage: TableStorage,
+        *,
+        is_watched: bool,
+        is_rewritten: bool = False,
+    ) -> None:
+        """Compare what the catalog says of a table, in the shape that it has there, with before.
+
+        `is_rewritten` is a report that ALTER TABLE wrote a new file. It is believed if the file is
+        another: SET LOGGED leaves no other trace of the rows that came while it was UNLOGGED.
+        """
         self.version += 1
         relation_id = shape.relation_id
         before = self.seen.get(relation_id)
@@ -70,6 +81,8 @@ class TableMemory:
         told = self._truncated.get(relation_id, ())
         reasons = compare(before.storage, storage, is_watched=is_watched, truncated_by=told)
         fills = added_fills(shape, before.storage, storage)
+        if not reasons and is_rewritten and before.storage.filenode != storage.filenode:
+            reasons = ("ALTER TABLE is reported to have rewritten the table",)
         if not reasons and NO_FILL in fills.values():
             reasons = ("the value of an added column has no exact native form",)
         types = {column.position: column.type_oid for column in shape.columns}

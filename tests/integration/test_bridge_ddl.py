@@ -504,6 +504,24 @@ def test_the_event_trigger_tells_at_its_place(triggered: DdlRig) -> None:
     assert places == sorted(places)
 
 
+def test_rows_that_came_while_a_table_was_unlogged_are_marked(triggered: DdlRig) -> None:
+    """They are not in the WAL, and a publication of all tables has the table as before."""
+    rig = triggered
+    rig.execute(*MAKE)
+    rig.start()
+    rig.execute("INSERT INTO t (id) VALUES (40)")
+    rig.stream()
+
+    rig.together(
+        "ALTER TABLE t SET UNLOGGED",
+        "INSERT INTO t (id) VALUES (41)",
+        "ALTER TABLE t SET LOGGED",
+    )
+    rig.stream()
+
+    assert rig.marks("t") == 1
+
+
 def test_rolled_back_ddl_with_the_event_trigger_leaves_nothing(triggered: DdlRig) -> None:
     """The message belongs to the transaction, or to the savepoint."""
     rig = triggered

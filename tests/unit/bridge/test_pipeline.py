@@ -94,7 +94,13 @@ class KnownShapes:
     async def shape(self, relation: Relation, place: Place) -> TableShape:  # noqa: ARG002
         return shape_of(relation, TableFacts(key=(1,)))
 
-    async def altered(self, relation_id: int, place: Place) -> TableShape | None:  # noqa: ARG002
+    async def altered(
+        self,
+        relation_id: int,  # noqa: ARG002
+        place: Place,  # noqa: ARG002
+        *,
+        is_rewritten: bool,  # noqa: ARG002
+    ) -> TableShape | None:
         return None
 
     def truncated(self, relation_id: int, xid: int) -> None:

@@ -109,3 +109,13 @@ def test_an_older_shape_takes_fills_and_leaves_the_memory_alone() -> None:
     assert memory.dress_older(WIDER, replace(now, filenode=7)).rewritten
     assert not memory.dress_older(WIDER, None).rewritten
     assert memory.seen[OID].storage == BEFORE
+
+
+def test_a_reported_rewrite_is_believed_only_with_another_file() -> None:
+    """Any role can write the report; without a new file it would reload any table."""
+    memory, moved = _memory(), replace(BEFORE, filenode=2)
+
+    memory.assess(SHAPE, BEFORE, is_watched=True, is_rewritten=True)
+    assert not memory.dress(SHAPE).rewritten
+    memory.assess(SHAPE, moved, is_watched=True, is_rewritten=True)
+    assert memory.dress(SHAPE).rewritten
