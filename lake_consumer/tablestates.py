@@ -177,6 +177,13 @@ def next_state(
     return loading(why, since) if can_load else parked(why)
 
 
+def why_no_resync(state: TableState, *, has_key: bool) -> str:
+    """Say why no snapshot can rebuild a table's mirror; empty where one can."""
+    if state.is_gone:
+        return f"it is {describe_gone(state)}"
+    return "" if has_key else "it has no key, so it has no mirror"
+
+
 def why_incompatible(before: TableShape, after: TableShape) -> str:
     """Say which columns cannot become what they are now in place; empty where all can."""
     types = {column.position: column.type for column in before.columns}

@@ -39,7 +39,15 @@ from lake_consumer.logs import warn
 from lake_consumer.natsoptions import NatsOptions
 from lake_consumer.shapes import Fallback, ShapeBook, held_revision
 from lake_consumer.stores import ObjectStore
-from lake_consumer.tablestates import LIVE, RESYNC_PREFIX, FirstSight, TableState, loading, note_gap
+from lake_consumer.tablestates import (
+    LIVE,
+    RESYNC_PREFIX,
+    FirstSight,
+    TableState,
+    loading,
+    note_gap,
+    why_no_resync,
+)
 from lake_consumer.watermark import EMPTY, Watermark
 from schemas.names import TableName
 from schemas.shapes import TableShape
@@ -226,10 +234,11 @@ class Lake:
         taken = sorted(asked & set(self.states.read_all()))
         state = TableState("loading", "resync was asked for", position, init_end())
         for table in taken:
-            if self._has_key(table):
-                self.states.set(table, state)
+            before, has_key = self.states.get(table), self._has_key(table)
+            if why := why_no_resync(before, has_key=has_key):
+                warn("the mirror cannot be rebuilt", table=table, reason=why)
             else:
-                warn("the table has no key, so it has no mirror to rebuild", table=table)
+                self.states.set(table, state)
         # Last: who dies before finds it asked for again.
         self._tables.set_properties(wishes, {}, without=marks)
         return taken

@@ -9,11 +9,13 @@ from lake_consumer.tablestates import (
     TableState,
     describe_state,
     first_state,
+    gone,
     loading,
     next_state,
     note_gap,
     parked,
     read_gaps,
+    why_no_resync,
     why_unusable,
 )
 from schemas.shapes import TableShape
@@ -157,6 +159,16 @@ def test_a_mirror_that_lost_its_key_is_parked_until_the_key_is_back() -> None:
     assert next_state(lost, KEYLESS, KEYLESS, since=8, can_load=True) == lost
     assert next_state(lost, KEYLESS, USERS, since=9, can_load=True).kind == "loading"
     assert next_state(lost, KEYLESS, USERS, since=9, can_load=False).kind == "parked"
+
+
+def test_resync_is_refused_where_no_snapshot_can_be_taken() -> None:
+    """The bridge would reject the request, and the table would end parked instead of gone."""
+    left = gone("it left the publication", 0x10)
+
+    assert why_no_resync(left, has_key=True) == "it is gone since 0/10: it left the publication"
+    assert why_no_resync(LIVE, has_key=False)
+    assert not why_no_resync(LIVE, has_key=True)
+    assert not why_no_resync(parked("why"), has_key=True)
 
 
 def test_a_snapshot_in_an_older_shape_will_do_where_the_shape_can_follow() -> None:
