@@ -45,6 +45,9 @@ LOOKS_AT_ONCE = 10
 SHARE_OF_TIME = 20
 """A poll that takes long is repeated less often: it costs a twentieth of the time at most."""
 
+LONGEST_PAUSE = 60.0
+"""Acting on a look waits until the WAL is read so far, which may take hours and costs nothing."""
+
 _UNKNOWN = TableStorage(filenode=0, columns={})
 """Stands for the storage of a table that is gone; nothing is compared with it."""
 
@@ -144,7 +147,7 @@ class CatalogWatch:
                         started = time.monotonic()
                         await self._look(source, pipeline)
                         took = time.monotonic() - started
-                        await asyncio.sleep(max(pause, took * SHARE_OF_TIME))
+                        await asyncio.sleep(max(pause, min(took * SHARE_OF_TIME, LONGEST_PAUSE)))
             except BridgeError as error:
                 self._failed(error)
                 await asyncio.sleep(pause)

@@ -152,7 +152,9 @@ class Pipeline:
             if isinstance(part, TransactionEnd):
                 self._outbox.end_transaction()
                 self._progress.transaction_ended(part.end_lsn, time.monotonic())
-                self._status.last_commit_ts = self._assembler.commit_ts
+                # A message outside any transaction may be the first thing a session reads.
+                if self._assembler.commit_ts:
+                    self._status.last_commit_ts = self._assembler.commit_ts
             elif part.place.position <= self._stored:
                 self._status.skipped += 1
             else:

@@ -84,15 +84,23 @@ _ATTRIBUTES = """
      ORDER BY 1, 2
 """
 
-_LEAVES = """
-    SELECT root.oid::bigint AS relation_id, leaf.oid::bigint AS leaf,
+# Not by pg_partition_tree, which locks every partition and waits for those that are locked.
+_TREE = """
+    WITH RECURSIVE tree AS (
+        SELECT oid AS root, oid AS relid FROM unnest(%s::bigint[]::oid[]) AS roots(oid)
+        UNION ALL
+        SELECT tree.root, i.inhrelid
+          FROM tree JOIN pg_inherits i ON i.inhparent = tree.relid AND NOT i.inhdetachpending
+    )
+"""
+
+_LEAVES = f"""
+    {_TREE}
+    SELECT tree.root::bigint AS relation_id, leaf.oid::bigint AS leaf,
            leaf.relfilenode::bigint AS filenode, leaf.reltuples < 0 AS is_fresh,
            leaf.xmin::text::bigint AS writer
-      FROM unnest(%s::bigint[]::oid[]) AS root(oid)
-     CROSS JOIN LATERAL pg_partition_tree(root.oid) AS tree
-      JOIN pg_class leaf ON leaf.oid = tree.relid
-     WHERE tree.isleaf
-"""
+      FROM tree JOIN pg_class leaf ON leaf.oid = tree.relid AND leaf.relkind <> 'p'
+"""  # noqa: S608 - constants alone
 
 # Waits for a lock on each partition. Only ordinary tables have a file that shows their rows.
 _EMPTY = """
@@ -101,19 +109,18 @@ _EMPTY = """
 """
 
 # A root stores no missing values, its partitions do; what they do not agree on is not known.
-_LEAF_MISSING = """
-    SELECT root.oid::bigint AS relation_id, a.attnum AS position,
+_LEAF_MISSING = f"""
+    {_TREE}
+    SELECT tree.root::bigint AS relation_id, a.attnum AS position,
            bool_or(l.atthasmissing) AS has_missing,
            CASE WHEN bool_and(l.atthasmissing) AND count(DISTINCT l.attmissingval::text) = 1
                 THEN min((l.attmissingval::text::text[])[1]) END AS missing
-      FROM unnest(%s::bigint[]::oid[]) AS root(oid)
-     CROSS JOIN LATERAL pg_partition_tree(root.oid) AS tree
-      JOIN pg_attribute a ON a.attrelid = root.oid AND a.attnum > 0 AND NOT a.attisdropped
+      FROM tree JOIN pg_class leaf ON leaf.oid = tree.relid AND leaf.relkind <> 'p'
+      JOIN pg_attribute a ON a.attrelid = tree.root AND a.attnum > 0 AND NOT a.attisdropped
       JOIN pg_attribute l ON l.attrelid = tree.relid AND l.attname = a.attname
-     WHERE tree.isleaf
      GROUP BY 1, 2
     HAVING bool_or(l.atthasmissing)
-"""
+"""  # noqa: S608 - constants alone
 
 # Enums and composites that values are made of, through arrays, domains, ranges and one another.
 _TYPES = """

@@ -226,7 +226,9 @@ def test_messages_and_tables_that_left_the_publication_are_not_stored_twice(
         m.fields["msg_id"] for m in before
     ]
     after = [m.subject for m in read_stream(nats.url)[len(before) :]]
-    assert after == ["cdc.people.schema", "cdc.people.insert"]
+    # The catalog watch reports what left the publication, before or after the change.
+    told = [subject for subject in after if subject != "cdc._message.bridge-ddl"]
+    assert told == ["cdc.people.schema", "cdc.people.insert"]
 
 
 def forget_message_ids(server: EmbeddedNats) -> None:

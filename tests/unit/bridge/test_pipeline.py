@@ -295,6 +295,16 @@ async def test_what_sql_writes_under_the_bridges_prefixes_is_not_taken_for_its_w
     ]
 
 
+async def test_a_session_may_begin_with_a_message_outside_any_transaction() -> None:
+    """No commit was read yet, so none has a time: a heartbeat must not end the bridge."""
+    beat = wal.message(0x100, "hb", b"", transactional=False)
+
+    told = await run([[frame(0x100, beat)]], is_hot=True)
+
+    assert [fields["prefix"] for _, _, fields, _ in told["messages"]] == ["hb"]
+    assert told["last_commit_ts"] is None
+
+
 async def test_few_changes_are_stored_at_once_and_many_keep_their_batch_open() -> None:
     """The end of a batch is waited for: no change waits for it in vain, and no backlog at all."""
     few, many = [list[tuple[int, bool]](), list[tuple[int, bool]]()]
