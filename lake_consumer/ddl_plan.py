@@ -251,10 +251,11 @@ class _Book:
             self._created_anew(at, same, notice)
         elif same is None:
             self._add(notice)
-        elif notice.revision <= same.revision:
-            # The lake saw the table under its present name before it read this far back.
+        elif notice.revision <= same.revision or notice.sequence <= self._renamed_upto:
+            # The lake has the table under its present name already, from reading further before
+            # or from a batch that is taken again; changes under this name are still its own.
             same.aliases.append(notice.name)
-        elif notice.sequence > self._renamed_upto:
+        else:
             self._rename(same, notice.name, notice)
 
     def _announced_again(self, at: _Entry, notice: Announced) -> None:

@@ -48,13 +48,17 @@ class StateBook:
 
     def get(self, table: TableName) -> TableState:
         if table not in self._known:
-            self._known[table] = self._read(table)
+            state = self._read(table)
+            if state is None:
+                # Not remembered: another table may take the name, with a state of its own.
+                return LIVE
+            self._known[table] = state
         return self._known[table]
 
-    def _read(self, table: TableName) -> TableState:
+    def _read(self, table: TableName) -> TableState | None:
         name = log_of(table)
         if not self._tables.exists(name):
-            return LIVE
+            return None
         return TableState.from_properties(self._tables.properties(self._tables.load(name)))
 
     def loading(self) -> dict[TableName, TableState]:
@@ -107,8 +111,10 @@ class StateBook:
 
     def rename(self, moves: Mapping[TableName, TableName]) -> None:
         """Follow tables that have other names now, in their logs as here."""
-        self._known = {moves.get(table, table): state for table, state in self._known.items()}
-        self._told = {moves.get(table, table) for table in self._told}
+        # What was known of a name that a table now takes is of no table any more.
+        stale = set(moves.values()) - set(moves)
+        self._known = {moves.get(t, t): state for t, state in self._known.items() if t not in stale}
+        self._told = {moves.get(table, table) for table in self._told - stale}
 
     def forget(self, table: TableName) -> None:
         """Know nothing of a table any more."""

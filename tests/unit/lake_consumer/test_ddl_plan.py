@@ -194,6 +194,19 @@ def test_a_batch_taken_again_renames_nothing_twice() -> None:
     assert found.name_of(A, 1) == B
 
 
+def test_a_batch_taken_again_routes_the_name_in_the_middle_of_two_renames() -> None:
+    """The journal knows where the table came from, not what it was called on the way."""
+    found = plan(
+        announced(2, B, 1, revision=2),
+        event(3, "rename", 1, B, C),
+        lake=(held(C, 1),),
+        former=record_moves((), (Move(A, C, 1),), 2),
+        renamed_upto=3,
+    )
+    assert found.moves == ()
+    assert found.name_of(B, 1) == C
+
+
 def test_created_and_renamed_in_one_batch_is_one_new_table() -> None:
     found = plan(announced(2, B, 5), event(3, "rename", 5, B, C))
     assert found.moves == ()
