@@ -172,11 +172,16 @@ def _changes_form(before: TableStorage, after: TableStorage) -> bool:
     """Whether a column that lives on reads its bytes as another type (cidr as inet, say)."""
     for position, now in after.columns.items():
         was = before.columns.get(position)
-        if was is None or now.is_dropped or was.type_oid == now.type_oid:
+        if was is None or now.is_dropped:
             continue
-        if not {was.type_oid, now.type_oid} <= _TEXT_TYPES:
+        if not reads_alike(was.type_oid, now.type_oid):
             return True
     return False
+
+
+def reads_alike(before: int, after: int) -> bool:
+    """Whether the stored bytes of one type are the same value in another."""
+    return before == after or {before, after} <= _TEXT_TYPES
 
 
 def added_fills(

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from bridge.storage import TableStorage, added_fills, compare
+from bridge.storage import TableStorage, added_fills, compare, reads_alike
 from schemas.names import TableName
 from schemas.shapes import NO_FILL, TableShape
 from schemas.values import Value
@@ -132,7 +132,7 @@ class TableMemory:
             shape,
             columns=tuple(
                 replace(column, fill=fills[column.position][1])
-                if fills.get(column.position, (0,))[0] == column.type_oid
+                if reads_alike(fills.get(column.position, (0,))[0], column.type_oid)
                 else column
                 for column in shape.columns
             ),

@@ -8,6 +8,7 @@ from bridge.storage import Attribute
 from bridge.tablememory import Seen, TableMemory
 from schemas.names import TableName
 from schemas.shapes import NO_FILL
+from schemas.types import parse_type
 from tests.unit.bridge.test_storage import BEFORE, WIDER
 from tests.unit.schemas.samples import SHAPE
 
@@ -70,6 +71,21 @@ def test_a_fill_stays_with_its_column_and_leaves_with_its_type() -> None:
     assert memory.dress(WIDER).columns[-1].fill == 5
     other = replace(WIDER, columns=(*SHAPE.columns, replace(WIDER.columns[-1], type_oid=20)))
     assert memory.dress(other).columns[-1].fill is NO_FILL
+
+
+def test_a_fill_outlives_a_change_between_varchar_and_text() -> None:
+    """PostgreSQL rewrites nothing then, so older rows still hold it and nothing else says so."""
+    memory = TableMemory()
+    memory.recall(SHAPE, BEFORE)
+    last = replace(WIDER.columns[-1], type_oid=1043, type=parse_type("text"))
+    varchar = replace(WIDER, columns=(*SHAPE.columns, last))
+    added = Attribute(701, 1043, -1, has_missing=True, missing="x")
+
+    memory.assess(varchar, replace(BEFORE, columns={**BEFORE.columns, 9: added}), is_watched=True)
+
+    text = replace(WIDER, columns=(*SHAPE.columns, replace(last, type_oid=25)))
+    assert memory.dress(varchar).columns[-1].fill == "x"
+    assert memory.dress(text).columns[-1].fill == "x"
 
 
 def test_a_column_whose_fill_is_unknown_needs_a_snapshot() -> None:
