@@ -7,6 +7,7 @@ writers, but how far each program has come by then depends on the machine.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 import signal
@@ -16,13 +17,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from examples.embedded import EmbeddedNats, EmbeddedPostgres
-from lake_consumer.errors import LakeError
+from lake_consumer.errors import LakeError, NatsUnreachable
+from lake_consumer.iceberg.names import LakeName
 from schemas.names import TableName
 from schemas.streams import CDC_STREAM
-from tests.storm.judge import CutJudge, Finding, LogJudge, describe, judge_mirrors
+from tests.storm.judge import CutJudge, Finding, LogJudge, describe, judge_gone, judge_mirrors
 from tests.storm.lake import LakeView
 from tests.storm.truth import (
     CommittedChanges,
@@ -30,9 +33,10 @@ from tests.storm.truth import (
     History,
     TableVersion,
     connect,
+    published_names,
     read_tables,
 )
-from tests.storm.world import PUBLICATION
+from tests.storm.world import PUBLICATION, publish
 from tests.storm.writer import Writer
 from tests.support.bridge import BridgeProcess
 from tests.support.lakeprocess import LakeProcess
@@ -46,6 +50,8 @@ KINDS = (
 """Which tables the two writers begin with."""
 
 PATIENCE_SECONDS = 300.0
+STEPS_BESIDE = 6
+"""So many steps the writers may take while something is disturbed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +82,7 @@ class Storm:
     done: list[str] = field(default_factory=list)
     read: list[StoredMessage] = field(default_factory=list)
     """The whole stream, once a report needs it."""
+    published: int = 0
 
     # The storm itself
 
@@ -97,17 +104,36 @@ class Storm:
             thread.start()
         try:
             for step, disturb in starts.items():
+                self._allow(step + STEPS_BESIDE)
                 self._until_step(step)
                 self._note(getattr(disturb, "__name__", ""))
+                before = self._applied()
+                self._tend_lake()
                 disturb(self)
+                # Writers that outrun the lake leave it one cut, and nothing to be disturbed.
+                self._until(partial(self._moved_on, before), "the lake to move on")
         finally:
+            self._allow(plan.steps)
             for thread in threads:
                 thread.join()
         for writer in self.writers:
             if writer.failure is not None:
                 raise AssertionError(f"writer {writer.letter} failed") from writer.failure
 
+    def _allow(self, step: int) -> None:
+        for writer in self.writers:
+            writer.limit = max(writer.limit, step)
+
+    def _applied(self) -> int:
+        with self.view() as view:
+            return 0 if view is None else view.applied()
+
+    def _moved_on(self, before: int) -> bool:
+        applied = self._applied()
+        return applied > before or applied >= self._stream_end()
+
     def _until_step(self, step: int) -> None:
+        self._allow(step)
         while any(writer.steps < step and writer.failure is None for writer in self.writers):
             time.sleep(0.02)
 
@@ -176,25 +202,42 @@ class Storm:
         self.connection.execute("UPDATE moment SET n = n + 1 WHERE w = 'z'")
         row = self.connection.execute("SELECT n FROM moment WHERE w = 'z'").fetchone()
         assert row is not None
-        self._until(lambda: self._reached(row[0]), "the lake to have everything")
+        last = self._publish_last()
+        self._until(lambda: self._reached(row[0], last), "the lake to have everything")
+
+    def _publish_last(self) -> LakeName:
+        """Publish a table without rows: who tells of it has seen all DDL before it."""
+        self.published += 1
+        name = LakeName("public", f"z_last_{self.published}")
+        self.connection.execute(f"CREATE TABLE {name} (nothing int)".encode())
+        self.connection.execute(publish(str(name)).encode())
+        return name
 
     def _until(self, reached: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not reached():
-            self.lake.check()
+            self._tend_lake()
             assert self.bridge.process.poll() is None, self.bridge.said()[-3000:]
             if time.monotonic() > deadline:
                 raise AssertionError(f"waited in vain for {what}:\n{self.report([])}")
             time.sleep(0.5)
 
-    def _reached(self, moment: int) -> bool:
+    def _tend_lake(self) -> None:
+        """Do what a supervisor does: start it again if it ended because NATS was away."""
+        if self.lake.process.poll() == NatsUnreachable.exit_code:
+            self._note("the lake ended without NATS, and is started again")
+            self.lake.start()
+        self.lake.check()
+
+    def _reached(self, moment: int, last: LakeName) -> bool:
         with self.view() as view:
             if view is None:
                 return False
             found = view.moment()
             if found.get("z") != moment or view.applied() < self._stream_end():
                 return False
-            return all(state.kind != "loading" for state in view.states().values())
+            states = view.states()
+            return last in states and all(state.kind != "loading" for state in states.values())
 
     def _stream_end(self) -> int:
         async def end() -> int:
@@ -229,6 +272,7 @@ class Storm:
         with self.view() as view:
             assert view is not None
             found = judge_mirrors(self.connection, view, self.tables(), ALLOWED)
+            found += judge_gone(view, published_names(self.connection))
             cuts = CutJudge(self.connection, view, [writer.history for writer in self.writers])
             known = cuts.cuts()
             for cut in self.rng.sample(known, min(len(known), self.plan.sampled_cuts)):
@@ -244,6 +288,18 @@ class Storm:
                 f" {cuts.compared} tables at cuts compared, {cuts.unreadable} not readable"
             )
         return found
+
+    def verify(self) -> list[Finding]:
+        """Hear a second opinion: what `lake-consumer verify` says of all mirrors."""
+        environ = {**self.postgres.env(), **self.nats.env(), "BRIDGE_PUBLICATION": PUBLICATION}
+        done = self.lake.command("verify", "--json", environ=environ)
+        said = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        assert any(one["verdict"] == "equal" for one in said), done.stdout + done.stderr
+        return [
+            Finding(one["table"], f"`verify` says that it differs: {one}")
+            for one in said
+            if one["verdict"] == "differs"
+        ]
 
     def succeeded(self) -> float:
         """The share of statements that PostgreSQL took."""
@@ -333,6 +389,7 @@ def brewing(plan: Plan, server_folder: Path, folder: Path) -> Iterator[Storm]:
         bridge = BridgeProcess(
             {**postgres.env(), **nats.env()},
             *("--slot", SLOT, "--pub", PUBLICATION, "--durability", "acked"),
+            *("--catalog-poll", "1"),
             log=folder / "bridge.log",
         )
         stack.enter_context(bridge)

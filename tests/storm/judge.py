@@ -15,8 +15,9 @@ from typing import Any
 import psycopg
 
 from lake_consumer.cuts import Cut, CutBook
-from lake_consumer.iceberg.names import CHANGES_SUFFIX, LakeName
+from lake_consumer.iceberg.names import CHANGES_SUFFIX, LakeName, mirror_of
 from lake_consumer.tablestates import TableState
+from schemas.names import TableName
 from tests.storm.lake import TEXTS, LakeRows, LakeView
 from tests.storm.pgoutput import UNCHANGED, Change, Image, Relation
 from tests.storm.truth import (
@@ -103,6 +104,21 @@ def judge_mirrors(
     return found
 
 
+def judge_gone(view: LakeView, published: Collection[LakeName]) -> list[Finding]:
+    """What PostgreSQL does not publish any more is gone, and the newest cut does not show it."""
+    book, found = view.cuts(), []
+    newest = book.at(None)
+    for name, state in view.states().items():
+        if name in published:
+            continue
+        if not state.is_gone:
+            what = f"it is not published any more, but the mirror is {state.kind}: {state.reason}"
+            found.append(Finding(str(name), what))
+        if view.snapshot_at(book, name, newest) is not None:
+            found.append(Finding(str(name), "it is not published any more, but in the newest cut"))
+    return found
+
+
 class CutJudge:
     """Holds cuts against what was true when their last transaction had committed."""
 
@@ -123,11 +139,12 @@ class CutJudge:
         moments = self._moments(cut)
         if moments is None:
             return []
-        found = []
+        names, found = self._view.names_at(cut), []
         for history in self._histories:
             tables = history.versions[moments[history.letter]]
             for truth in tables.values():
-                if truth.has_key and (finding := self._compare(truth, cut)):
+                name = names.get(TableName(truth.schema, truth.name))
+                if name and truth.has_key and (finding := self._compare(truth, name, cut)):
                     at = f"cut {cut} ({history.letter}{moments[history.letter]})"
                     found.append(Finding(finding.table, f"{at}: {finding.what}", finding.rows))
         return found
@@ -138,8 +155,8 @@ class CutJudge:
         found = None if snapshot is None else self._view.mirror(name, snapshot)
         return None if found is None else {row[0]: row[1] for row in found.rows}
 
-    def _compare(self, truth: TableVersion, cut: Cut) -> Finding | None:
-        name = LakeName(truth.schema, truth.name)
+    def _compare(self, truth: TableVersion, table: TableName, cut: Cut) -> Finding | None:
+        name = mirror_of(table)
         snapshot = self._view.snapshot_at(self._book, name, cut)
         if snapshot is None:
             self.unreadable += 1

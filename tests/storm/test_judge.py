@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import pytest
 
+from lake_consumer.cuts import Cut, CutBook, CutRow
 from lake_consumer.iceberg.names import LakeName
+from lake_consumer.tablestates import LIVE, TableState, gone, parked
 from tests.conftest import Connection
-from tests.storm.judge import LogJudge, compare_rows
+from tests.storm.judge import LogJudge, compare_rows, judge_gone
 from tests.storm.lake import TEXTS, LakeRows
 from tests.storm.pgoutput import UNCHANGED, Change, Relation
 from tests.storm.truth import Attribute, TableVersion
@@ -115,3 +118,42 @@ def test_a_value_that_was_not_sent_is_told_from_null(connection: Connection) -> 
 
     assert judge(connection, [{**row, "unchanged": ["b"]}], [change]) == []
     assert judge(connection, [row], [change]) != []
+
+
+class OneTable:
+    """A lake with one table, in one state, that the newest cut shows or not."""
+
+    def __init__(self, state: TableState, snapshot: int | None) -> None:
+        self._state = state
+        self._snapshot = snapshot
+
+    def states(self) -> dict[LakeName, TableState]:
+        return {LakeName("public", "a_t"): self._state}
+
+    def cuts(self) -> CutBook:
+        row = CutRow(
+            table="public.a_t", commit_lsn=5, commit_ts=datetime(2026, 1, 1), stream_seq=1,
+            snapshot_id=self._snapshot, changes_snapshot_id=2,
+        )  # fmt: skip
+        return CutBook([row])
+
+    def snapshot_at(self, _book: CutBook, _name: LakeName, _cut: Cut) -> int | None:
+        return self._snapshot
+
+
+@pytest.mark.parametrize(
+    ("state", "snapshot", "published", "right"),
+    [
+        (gone("dropped", 5), None, set(), True),
+        (gone("dropped", 5), 1, set(), False),
+        (LIVE, 1, set(), False),
+        (parked("for a reason"), None, set(), False),
+        (LIVE, 1, {LakeName("public", "a_t")}, True),
+    ],
+)
+def test_a_table_that_is_gone_must_be_seen_to_be(
+    state: TableState, snapshot: int | None, published: set[LakeName], right: bool
+) -> None:
+    view: Any = OneTable(state, snapshot)
+
+    assert (judge_gone(view, published) == []) is right

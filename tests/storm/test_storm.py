@@ -21,7 +21,7 @@ from tests.storm.driver import Plan, brewing
 SEEDS = (2,)
 """The short form always runs these."""
 
-STEPS = int(os.environ.get("STORM_STEPS", "60"))
+STEPS = int(os.environ.get("STORM_STEPS", "40"))
 MINUTES = float(os.environ.get("STORM_MINUTES", "0"))
 CAPABILITIES = {
     "defaults": False,
@@ -72,7 +72,7 @@ def test_the_lake_is_what_postgresql_says(tmp_path: Path) -> None:
         with temporary_folder() as servers, brewing(chosen, servers, folder) as storm:
             storm.rage()
             storm.quiesce()
-            findings = storm.judge()
+            findings = storm.judge() + storm.verify()
 
             if findings:
                 pytest.fail(storm.report(findings), pytrace=False)

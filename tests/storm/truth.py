@@ -17,6 +17,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
+from lake_consumer.iceberg.names import LakeName
 from tests.storm.pgoutput import Change, Reader
 from tests.storm.world import PUBLICATION
 
@@ -93,6 +94,12 @@ def read_tables(
         lines = _rows(connection, (schema, name), columns, row_filter)
         found[oid] = TableVersion(oid, schema, name, columns, has_key, lines)
     return found
+
+
+def published_names(connection: Connection) -> set[LakeName]:
+    """The names of all published tables, as the lake calls their mirrors."""
+    query = "SELECT schemaname, tablename FROM pg_publication_tables WHERE pubname = %s"
+    return {LakeName(schema, name) for schema, name in connection.execute(query, [PUBLICATION])}
 
 
 def _rows(

@@ -47,6 +47,9 @@ class Writer:
         self.outcomes: Counter[tuple[str, bool]] = Counter()
         self.number = 0
         self.steps = 0
+        self.limit = 0
+        """How many steps may be taken by now."""
+
         self.failure: BaseException | None = None
         self._touched: set[str] = set()
         self._actions = [a for a in ACTIONS if not a.needs or a.needs in capabilities]
@@ -74,6 +77,8 @@ class Writer:
         try:
             with connect(self.dsn) as connection:
                 for at in range(steps):
+                    while at >= self.limit:
+                        time.sleep(0.02)
                     if at in big_at:
                         self.big(connection)
                     else:

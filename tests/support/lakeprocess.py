@@ -137,6 +137,17 @@ class LakeProcess:
             folder = folder / of.namespace / of.name
         return sum(1 for _ in folder.rglob("data/**/*.parquet"))
 
+    def command(self, *args: str, environ: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+        """Run another command of the lake consumer beside it, to its end."""
+        return subprocess.run(
+            [str(COMMAND), *args],
+            env={**self._environ, **environ},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+
     def resync(self, table: str) -> None:
         """Have a mirror built anew, by whoever follows the stream now or next."""
         values = {"warehouse": self.warehouse, "catalog_uri": self.catalog.uri}
