@@ -5,15 +5,19 @@ and the bridge's catalog watch, between transactions. Readers expect the same ev
 Any database role can write a logical message under this prefix, so `parse_ddl` accepts any bytes:
 what is not an event of this version is left out. The bridge publishes only what its catalog
 confirms (`is_confirmed`).
+
+A writer puts `DDL_EVENTS` events into one message at most. A content that is far beyond that is
+nobody's DDL: it has no events, and the catalog watch finds what is true of it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from schemas.contents import content_text
 from schemas.names import TableName
 from schemas.values import Value
 
@@ -21,6 +25,13 @@ DDL_VERSION = 1
 
 DdlKind = Literal["drop", "rename", "publish", "unpublish", "rewrite", "alter"]
 DDL_KINDS: tuple[DdlKind, ...] = get_args(DdlKind)
+
+DDL_EVENTS = 1_000
+"""How many events a writer puts into one message."""
+
+MOST_EVENTS = 10_000
+MOST_BYTES = 4 << 20
+"""A content with more has no events: any role can write a gigabyte, and reading it takes long."""
 
 _MAX_OID = (1 << 32) - 1
 
@@ -60,26 +71,50 @@ class CatalogState:
     is_published: bool
 
 
-def is_confirmed(event: DdlEvent, now: CatalogState | None) -> bool:
-    """Whether the catalog bears out an event; `None` stands for a relation that is gone.
+def is_confirmed(event: DdlEvent, known: Collection[TableName], now: CatalogState | None) -> bool:
+    """Whether the catalog bears out an event.
 
-    `rewrite` and `alter` only say where to look, so there is nothing to confirm.
+    `known` has the names under which the bridge has told consumers of the relation: none if it is
+    not its own, and two between the first change under a new name and the report of the rename.
+    `now` is `None` for a relation that is gone. Only a name that consumers know can be dropped,
+    renamed or unpublished.
     """
     match event.kind:
         case "drop":
-            return now is None
+            return event.name in known and now is None
         case "unpublish":
-            return now is None or not now.is_published
+            return event.name in known and (now is None or not now.is_published)
         case "publish":
             return now is not None and now.is_published and now.name == event.name
         case "rename":
-            # It may be called something else again by now.
-            return now is not None and event.new_name is not None and now.name != event.name
-    return True
+            is_moved = now is not None and event.name != now.name == event.new_name
+            return is_moved and event.name in known
+        case "rewrite" | "alter":
+            return now is not None and now.is_published and event.name in {*known, now.name}
+
+
+def is_contradicted(
+    event: DdlEvent, known: Collection[TableName], now: CatalogState | None
+) -> bool:
+    """Whether the catalog says otherwise: an event that it only does not confirm may be true.
+
+    The catalog is read later, when the relation may have been renamed, dropped or unpublished.
+    """
+    if now is None:
+        return False
+    match event.kind:
+        case "drop":
+            return True
+        case "unpublish":
+            return now.is_published
+        case "rename":
+            return now.name != event.new_name
+        case "publish" | "rewrite" | "alter":
+            return now.is_published and event.name != now.name and now.name in known
 
 
 def format_ddl(events: Iterable[DdlEvent]) -> str:
-    """Write the content of a `bridge-ddl` message."""
+    """Write the content of a `bridge-ddl` message, of `DDL_EVENTS` events at most."""
     content = {"version": DDL_VERSION, "events": [event.to_map() for event in events]}
     return json.dumps(content, ensure_ascii=False, separators=(",", ":"))
 
@@ -87,23 +122,15 @@ def format_ddl(events: Iterable[DdlEvent]) -> str:
 def parse_ddl(content: Value) -> tuple[DdlEvent, ...]:
     """Read a content as a message carries it: text, bytes, or PostgreSQL's notation for bytes."""
     try:
-        fields = json.loads(_text(content))
+        fields = json.loads(content_text(content, MOST_BYTES))
     except (ValueError, RecursionError):
         return ()
     if not isinstance(fields, dict) or fields.get("version") != DDL_VERSION:
         return ()
     events = fields.get("events")
-    parsed = (_event(event) for event in events) if isinstance(events, list) else ()
-    return tuple(event for event in parsed if event is not None)
-
-
-def _text(content: Value) -> str:
-    if isinstance(content, str):
-        is_hex = content.startswith("\\x")
-        return bytes.fromhex(content[2:]).decode() if is_hex else content
-    if isinstance(content, bytes | bytearray | memoryview):
-        return bytes(content).decode()
-    raise ValueError(f"{type(content).__name__} is no content of a logical message")
+    if not isinstance(events, list) or len(events) > MOST_EVENTS:
+        return ()
+    return tuple(event for fields in events if (event := _event(fields)))
 
 
 def _event(fields: Any) -> DdlEvent | None:

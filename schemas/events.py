@@ -1,5 +1,6 @@
 """What the CDC stream carries: row changes, table shapes and logical messages, as maps.
 
+`operation` says which of them a map is, so a reader does not need the subject for it.
 `last` is the last key of every map: whether a change ends its transaction is the last thing that is
 known about it, and what was encoded before then needs no second pass (`codecs.Codec.ends`).
 """
@@ -11,10 +12,20 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from schemas.names import TableName
+from schemas.names import TableName, escape
 from schemas.positions import Position
 from schemas.shapes import TableShape
-from schemas.subjects import Operation, change_subject, message_id, message_subject, schema_subject
+from schemas.subjects import (
+    LOGICAL_MESSAGES,
+    MESSAGE_OPERATION,
+    SCHEMA_OPERATION,
+    Operation,
+    change_subject,
+    message_id,
+    message_subject,
+    schema_subject,
+    source_token,
+)
 from schemas.values import Value
 
 Row = dict[str, Value]
@@ -148,13 +159,15 @@ class ShapeChange:
 
     @property
     def msg_id(self) -> str:
-        repeat = self.place.seq if self.alone else 0
-        return message_id(self.place.lsn, self.shape.name.token, "schema", repeat)
+        # By the ordinal: a logical message has the LSN at which the next record begins, so a shape
+        # announced with it and one announced with the change after it would be one and the same.
+        return message_id(self.place.lsn, self.shape.name.token, "schema", self.place.seq)
 
     def to_map(self) -> dict[str, Any]:
         return {
             "subject": self.subject,
             "msg_id": self.msg_id,
+            "operation": SCHEMA_OPERATION,
             **self.shape.to_map(
                 timestamp=self.place.commit_ts or "", lsn=self.place.lsn, source=self.source
             ),
@@ -179,7 +192,8 @@ class LogicalMessage:
     """What `pg_logical_emit_message` wrote; one outside a transaction is its own transaction.
 
     Messages that the bridge itself puts between transactions may share a commit LSN and then
-    differ by their ordinal, which is part of their id.
+    differ by their ordinal, which is part of their id. So is the source: two slots of one database
+    are often at the same place, and what they say there is about other tables.
     """
 
     prefix: str
@@ -195,12 +209,14 @@ class LogicalMessage:
     @property
     def msg_id(self) -> str:
         repeat = 0 if self.transactional else self.place.seq
-        return message_id(self.place.lsn, "_message", self.subject.rpartition(".")[2], repeat)
+        token = f"{LOGICAL_MESSAGES}-{source_token(self.source)}"
+        return message_id(self.place.lsn, token, escape(self.prefix), repeat)
 
     def to_map(self) -> dict[str, Any]:
         return {
             "subject": self.subject,
             "msg_id": self.msg_id,
+            "operation": MESSAGE_OPERATION,
             "prefix": self.prefix,
             "transactional": self.transactional,
             "source": self.source,

@@ -15,8 +15,18 @@ from typing import Any, get_args
 
 from schemas import CONTRACT_VERSION
 from schemas.ddl import DDL_KINDS, DDL_VERSION
+from schemas.forks import FORK_VERSION
 from schemas.shapes import ReplicaIdentity
-from schemas.subjects import CDC, DDL_PREFIX, LOGICAL_MESSAGES, OPERATIONS, Operation
+from schemas.subjects import (
+    CDC,
+    DDL_PREFIX,
+    FORK_PREFIX,
+    LOGICAL_MESSAGES,
+    MESSAGE_OPERATION,
+    OPERATIONS,
+    SCHEMA_OPERATION,
+    Operation,
+)
 from schemas.types import KINDS, TYPES, JsonSchema, Kind
 
 FOLDER = Path(__file__).parent / "json"
@@ -245,6 +255,7 @@ SHAPE: Mapping[str, JsonSchema] = {
 ANNOUNCED: Mapping[str, JsonSchema] = {
     "subject": _whole(rf"{CDC}\.{NAME}\.schema"),
     "msg_id": _whole(f"[0-9a-f]+-{NAME}-schema(-[1-9][0-9]*)?"),
+    "operation": {"const": SCHEMA_OPERATION},
     **{name: schema for name, schema in PLACE.items() if name != "lsn"},
     "last": {
         "description": "false: the change that needs the shape follows at the same place; true:"
@@ -270,6 +281,7 @@ MESSAGE = Payload(
     fields={
         "subject": _whole(rf"{CDC}\.{LOGICAL_MESSAGES}\.{NAME}"),
         "msg_id": _whole(f"[0-9a-f]+-{LOGICAL_MESSAGES}-{NAME}(-[1-9][0-9]*)?"),
+        "operation": {"const": MESSAGE_OPERATION},
         "prefix": TEXT,
         "transactional": BOOLEAN,
         "source": SOURCE,
@@ -308,6 +320,22 @@ DDL = Payload(
             "additionalProperties": True,
         }
     },
+)
+
+FORK = Payload(
+    travels=f"content of {CDC}.{LOGICAL_MESSAGES}.{FORK_PREFIX}, as JSON",
+    about="The source's history was replaced (failover, restore, rewind). Every message of this"
+    " `source` that is stored before with commit_lsn >= switch_lsn never happened. Positions start"
+    " again above the place of this message. Consumers take new snapshots of the source's tables.",
+    fields={
+        "version": {"const": FORK_VERSION},
+        "slot": TEXT,
+        "system": {"description": "PostgreSQL's system identifier", **TEXT},
+        "timeline": _integer(0, (1 << 32) - 1, "the timeline that survived"),
+        "switch_lsn": _lsn("where the histories part; 0: nothing before is proven"),
+        "reason": {"description": "for people", **TEXT},
+    },
+    optional=("reason",),
 )
 
 SNAPSHOT_REQUEST = Payload(
@@ -424,6 +452,7 @@ PAYLOADS: Mapping[str, Payload] = {
     "schema": SCHEMA_PAYLOAD,
     "message": MESSAGE,
     "bridge-ddl": DDL,
+    "bridge-fork": FORK,
     "snapshot-request": SNAPSHOT_REQUEST,
     "snapshot-reply": SNAPSHOT_REPLY,
     "snapshot-start": SNAPSHOT_START,

@@ -22,6 +22,10 @@ _RESERVED = {"_message": "=5Fmessage"}
 _EMPTY = "="
 
 
+_QUOTED = r'"(?:[^"]|"")+"'
+_TYPED = re.compile(rf"(?P<schema>{_QUOTED}|[^.]*)\.(?P<table>.*)", re.DOTALL)
+
+
 class BadToken(ValueError):
     """Not a token that this contract writes."""
 
@@ -62,8 +66,6 @@ class TableName:
 
     @classmethod
     def from_token(cls, token: str) -> TableName:
-        if token in _RESERVED:
-            raise BadToken(f"{token!r} is reserved and names no table")
         schema, slash, table = token.rpartition("/")
         table = _RESERVED_BACK.get(table, table)
         name = cls(unescape(schema) if slash else DEFAULT_SCHEMA, unescape(table))
@@ -73,12 +75,21 @@ class TableName:
 
     @classmethod
     def parse(cls, text: str) -> TableName:
-        """Read `users` or `sales.orders` as a person types it; the first dot divides."""
-        schema, dot, table = text.partition(".")
-        return cls(schema, table) if dot else cls(DEFAULT_SCHEMA, schema)
+        """Read `users` or `sales.orders` as a person types it; the first dot divides.
+
+        Either part may stand in double quotes, as in SQL; upper and lower case are kept anyway.
+        """
+        found = None if re.fullmatch(_QUOTED, text) else _TYPED.fullmatch(text)
+        if found is None:
+            return cls(DEFAULT_SCHEMA, _unquote(text))
+        return cls(_unquote(found["schema"]), _unquote(found["table"]))
 
     def __str__(self) -> str:
         return f"{self.schema}.{self.table}"
+
+
+def _unquote(part: str) -> str:
+    return part[1:-1].replace('""', '"') if re.fullmatch(_QUOTED, part) else part
 
 
 @cache

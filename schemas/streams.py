@@ -59,14 +59,20 @@ INIT_STREAM = StreamSpec(
     compressed=False,
 )
 SCHEMAS_BUCKET = BucketSpec(name="schemas", history=64)
+# The bridge's own memory, apart from the schema history that consumers read: it changes far more
+# often than any shape does.
+STORAGE_BUCKET = BucketSpec(name="storage", history=1)
 DICTIONARIES_BUCKET = BucketSpec(name="dictionaries", history=1)
+SOURCES_BUCKET = BucketSpec(name="sources", history=1)
+"""Which PostgreSQL history the stream holds: the bridge's own memory, of no use to consumers."""
+
 # Changes and snapshot chunks both name objects: a body outlives whatever names it.
 OVERSIZE_STORE = ObjectStoreSpec(
     name="oversize", max_age=max(CDC_STREAM.max_age, INIT_STREAM.max_age)
 )
 
 STREAMS = (CDC_STREAM, INIT_STREAM)
-BUCKETS = (SCHEMAS_BUCKET, DICTIONARIES_BUCKET)
+BUCKETS = (SCHEMAS_BUCKET, DICTIONARIES_BUCKET, SOURCES_BUCKET, STORAGE_BUCKET)
 
 LAKE_CONSUMER = "lake"
 """The durable consumer whose position shows operators how far the lake is."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,11 +17,24 @@ GAP_PREFIX = "bridge-gap"
 DDL_PREFIX = "bridge-ddl"
 """Prefix of the bridge's own message: what DDL did to published tables (`schemas.ddl`)."""
 
+FORK_PREFIX = "bridge-fork"
+"""Prefix of the bridge's own message: messages before it never happened (`schemas.forks`)."""
+
+SESSION_PREFIX = "bridge-session-"
+"""Prefix of the bridge's own messages that open a session in a stream with several writers.
+
+They tell consumers nothing: such a message repeats the place of its slot's last message.
+"""
+
 OWN_PREFIXES = "bridge-"
 """Prefixes that begin like this are the bridge's own: what SQL writes under them is renamed."""
 
 Operation = Literal["INSERT", "UPDATE", "DELETE", "TRUNCATE"]
 OPERATIONS: tuple[Operation, ...] = ("INSERT", "UPDATE", "DELETE", "TRUNCATE")
+SCHEMA_OPERATION = "SCHEMA"
+MESSAGE_OPERATION = "MESSAGE"
+"""What `operation` says in messages that are no change of a row or table."""
+
 _VERBS = {operation.lower(): operation for operation in OPERATIONS}
 
 SCHEMA_SUBJECTS = f"{CDC}.*.schema"
@@ -44,8 +58,35 @@ def schema_filter() -> str:
     return f"{CDC}.*.schema"
 
 
+def is_schema_subject(subject: str) -> bool:
+    """Whether a table's schema comes here; a logical message may have the prefix `schema`."""
+    return subject.endswith(".schema") and not is_message_subject(subject)
+
+
+def is_message_subject(subject: str) -> bool:
+    return subject.startswith(f"{CDC}.{LOGICAL_MESSAGES}.")
+
+
+def is_own_subject(subject: str) -> bool:
+    """Whether only the bridge itself writes here."""
+    return subject.startswith(message_subject(OWN_PREFIXES))
+
+
 def message_subject(prefix: str) -> str:
     return f"{CDC}.{LOGICAL_MESSAGES}.{escape(prefix)}"
+
+
+def session_prefix(source: str) -> str:
+    return f"{SESSION_PREFIX}{source_token(source)}"
+
+
+def session_subject(source: str) -> str:
+    """Where the sessions of one slot open."""
+    return message_subject(session_prefix(source))
+
+
+def is_session_subject(subject: str) -> bool:
+    return subject.startswith(message_subject(SESSION_PREFIX))
 
 
 def sql_prefix(prefix: str) -> str:
@@ -146,6 +187,11 @@ def message_id(lsn: int, token: str, verb: str, repeat: int = 0) -> str:
     """
     suffix = f"-{repeat}" if repeat else ""
     return f"{lsn:x}-{token}-{verb}{suffix}"
+
+
+def source_token(source: str) -> str:
+    """Tell slots apart in the id of a logical message, which has no table to do so."""
+    return hashlib.sha256(source.encode()).hexdigest()[:8]
 
 
 def chunk_id(snapshot_id: str, table: TableName, chunk: int) -> str:

@@ -16,6 +16,7 @@ from schemas.values import NO_NATIVE_FORM, Format, reader_for
 from tests.unit.schemas.samples import (
     CHANGES,
     DDL_MESSAGE,
+    FORK_MESSAGE,
     INSERT,
     LONE_MESSAGE,
     MESSAGE,
@@ -102,6 +103,7 @@ def events(format: Format) -> dict[str, Event]:
         "schema": SHAPE_CHANGE,
         "schema_rewritten": REWRITTEN,
         "ddl_message": DDL_MESSAGE,
+        "fork_message": FORK_MESSAGE,
         "message": MESSAGE,
         "lone_message": LONE_MESSAGE,
     }

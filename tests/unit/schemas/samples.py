@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from schemas.ddl import DdlEvent, format_ddl
 from schemas.events import Change, LogicalMessage, Place, ShapeChange
+from schemas.forks import Fork, format_fork
 from schemas.names import TableName
 from schemas.shapes import Column, TableShape
-from schemas.subjects import DDL_PREFIX
+from schemas.subjects import DDL_PREFIX, FORK_PREFIX
 from schemas.types import parse_type
 
 USERS = TableName("public", "users")
@@ -131,6 +132,16 @@ DDL_MESSAGE = replace(
     content=format_ddl(DDL_EVENTS),
     transactional=False,
     place=replace(REWRITTEN.place, seq=0),
+)
+FORK = Fork("7451029384756102938", 2, 0x191BFD0, "shop", "the server was promoted behind us")
+FORK_MESSAGE = replace(
+    MESSAGE,
+    prefix=FORK_PREFIX,
+    content=format_fork(FORK),
+    transactional=False,
+    place=replace(
+        PLACE, lsn=FORK.place.commit_lsn, commit_lsn=FORK.place.commit_lsn, xid=0, last=True
+    ),
 )
 LONE_MESSAGE = replace(
     MESSAGE,

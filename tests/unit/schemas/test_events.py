@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.events import Change, LogicalMessage, Place, ShapeChange, iso_timestamp
+from schemas.events import Change, Event, LogicalMessage, Place, ShapeChange, iso_timestamp
 from schemas.names import TableName
 from schemas.positions import Position
 from schemas.shapes import TableShape
@@ -16,6 +16,7 @@ from schemas.subjects import OPERATIONS
 from tests.unit.schemas.samples import (
     CHANGES,
     COPIED_ROW,
+    DDL_MESSAGE,
     INSERT,
     LONE_MESSAGE,
     MESSAGE,
@@ -111,8 +112,17 @@ def test_messages_between_transactions_differ_by_their_ordinal() -> None:
     """The bridge may put several of them at one commit LSN."""
     second = replace(LONE_MESSAGE, place=replace(LONE_MESSAGE.place, seq=1))
 
-    assert LONE_MESSAGE.msg_id == "191bfd0-_message-audit"
-    assert second.msg_id == "191bfd0-_message-audit-1"
+    assert LONE_MESSAGE.msg_id == "191bfd0-_message-c11f91a5-audit"
+    assert second.msg_id == "191bfd0-_message-c11f91a5-audit-1"
+
+
+@pytest.mark.parametrize("message", [MESSAGE, LONE_MESSAGE, DDL_MESSAGE])
+def test_the_same_place_in_the_wal_of_two_slots_gives_two_ids(message: LogicalMessage) -> None:
+    """Two bridges that share a stream say different things there; neither is a resend."""
+    beside = replace(message, source="7451029384756102938/16384/beside")
+
+    assert beside.msg_id != message.msg_id
+    assert beside.msg_id == replace(beside, content="the same, read once more").msg_id
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=list(CHANGES))
@@ -142,7 +152,8 @@ def test_ids_and_subjects_are_the_contracts() -> None:
     assert TRUNCATE.msg_id == "191c0a0-users-truncate"
     assert SHAPE_CHANGE.subject == "cdc.users.schema"
     assert SHAPE_CHANGE.msg_id == "191bfd0-users-schema"
-    assert (MESSAGE.subject, MESSAGE.msg_id) == ("cdc._message.audit", "191bfd0-_message-audit")
+    assert MESSAGE.subject == "cdc._message.audit"
+    assert MESSAGE.msg_id == "191bfd0-_message-c11f91a5-audit"
     assert LONE_MESSAGE.place.commit_lsn == LONE_MESSAGE.place.lsn
 
 
@@ -163,3 +174,22 @@ def test_a_place_orders_by_commit_and_ordinal() -> None:
 def test_protocol_time_is_written_in_utc_with_microseconds(microseconds: int, text: str) -> None:
     """Always six digits, so that texts sort as times do."""
     assert iso_timestamp(microseconds) == text
+
+
+@pytest.mark.parametrize(
+    ("event", "operation"),
+    [
+        *((change, change.operation) for change in CHANGES.values()),
+        (SHAPE_CHANGE, "SCHEMA"),
+        (MESSAGE, "MESSAGE"),
+        (LONE_MESSAGE, "MESSAGE"),
+        (DDL_MESSAGE, "MESSAGE"),
+    ],
+)
+def test_every_message_says_what_it_is_and_ends_with_last(event: Event, operation: str) -> None:
+    """A reader that has the body alone needs no subject to know what it holds."""
+    fields = event.to_map()
+
+    assert fields["operation"] == operation
+    assert list(fields)[-1] == "last"
+    assert ("source" in fields) != (operation in OPERATIONS)

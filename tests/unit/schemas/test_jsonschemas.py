@@ -16,6 +16,7 @@ from jsonschema import Draft202012Validator, ValidationError
 from schemas.codecs import CODECS, Codec
 from schemas.ddl import format_ddl
 from schemas.events import Event
+from schemas.forks import format_fork
 from schemas.jsonschemas import COLUMN, FOLDER, PAYLOADS, files, write
 from schemas.names import TableName
 from schemas.shapes import Column, TableShape
@@ -25,6 +26,7 @@ from tests.unit.schemas.samples import (
     CHANGES,
     DDL_EVENTS,
     DELETE,
+    FORK,
     INSERT,
     LONE_MESSAGE,
     MESSAGE,
@@ -53,6 +55,7 @@ SAMPLES: dict[str, list[Fields]] = {
     ],
     "message": [MESSAGE.to_map(), LONE_MESSAGE.to_map()],
     "bridge-ddl": [json.loads(format_ddl(DDL_EVENTS))],
+    "bridge-fork": [json.loads(format_fork(FORK))],
     "snapshot-request": [{}, {"from": [1], "to": [9, "x"], "columns": ["id"]}],
     "snapshot-reply": [
         NAME.accepted(),

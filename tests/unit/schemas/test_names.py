@@ -139,6 +139,13 @@ def test_an_escape_that_was_not_needed_is_refused(token: str) -> None:
         ("users", TableName("public", "users")),
         ("sales.orders", TableName("sales", "orders")),
         ("sales.orders.2024", TableName("sales", "orders.2024")),
+        ("Odd", TableName("public", "Odd")),
+        ('"Odd"', TableName("public", "Odd")),
+        ('"a.b"', TableName("public", "a.b")),
+        ('"a.b".c', TableName("a.b", "c")),
+        ('a."b.c"', TableName("a", "b.c")),
+        ('"my ""schema""".t', TableName('my "schema"', "t")),
+        ('in"side.t', TableName('in"side', "t")),
     ],
 )
 def test_a_person_may_type_the_schema_or_leave_it_out(typed: str, name: TableName) -> None:

@@ -152,6 +152,13 @@ def test_a_column_can_be_hashed_and_copied_whatever_fills_it() -> None:
     assert pickle.loads(pickle.dumps(SHAPE.columns[0])).fill is NO_FILL
 
 
+def test_a_fingerprint_is_the_same_in_every_version() -> None:
+    """It is stored: a bridge that computes another one announces every table once more."""
+    named = replace(SHAPE, name=TableName("größe", "🐘"))
+
+    assert (SHAPE.fingerprint, named.fingerprint) == ("768bd0ec840d8632", "feeaaeba898bebba")
+
+
 def test_two_tables_with_the_same_qualified_text_differ() -> None:
     """`a."b.c"` and `"a.b".c` print alike."""
     one = replace(SHAPE, name=TableName("a", "b.c"))

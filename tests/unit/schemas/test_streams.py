@@ -12,6 +12,8 @@ from schemas.streams import (
     LAKE_CONSUMER,
     OVERSIZE_STORE,
     SCHEMAS_BUCKET,
+    SOURCES_BUCKET,
+    STORAGE_BUCKET,
     STREAMS,
 )
 
@@ -43,7 +45,9 @@ def test_buckets_are_the_ones_the_contract_lists() -> None:
     """64 revisions of a shape are the schema history; a dictionary has one."""
     assert (SCHEMAS_BUCKET.name, SCHEMAS_BUCKET.history) == ("schemas", 64)
     assert (DICTIONARIES_BUCKET.name, DICTIONARIES_BUCKET.history) == ("dictionaries", 1)
-    assert BUCKETS == (SCHEMAS_BUCKET, DICTIONARIES_BUCKET)
+    assert (SOURCES_BUCKET.name, SOURCES_BUCKET.history) == ("sources", 1)
+    assert (STORAGE_BUCKET.name, STORAGE_BUCKET.history) == ("storage", 1)
+    assert BUCKETS == (SCHEMAS_BUCKET, DICTIONARIES_BUCKET, SOURCES_BUCKET, STORAGE_BUCKET)
 
 
 def test_oversize_bodies_live_as_long_as_the_messages_that_name_them() -> None:

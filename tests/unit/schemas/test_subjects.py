@@ -24,6 +24,8 @@ from schemas.subjects import (
     snapshot_meta_subject,
     snapshot_request_subject,
     snapshot_start_subject,
+    source_token,
+    sql_prefix,
     table_filter,
 )
 from tests.unit.schemas.test_names import identifiers, names, tricky
@@ -46,6 +48,17 @@ def test_subjects_are_the_ones_the_contract_lists() -> None:
     assert snapshot_chunk_subject(USERS, "s1", 0) == "init.snap.users.s1.0"
     assert snapshot_meta_subject(USERS) == "init.meta.users"
     assert snapshot_error_subject(USERS) == "init.error.users"
+
+
+def test_only_prefixes_that_consumers_take_for_the_bridges_word_are_marked() -> None:
+    """Any role can write any prefix; one that nobody acts on stays as it was written."""
+    assert sql_prefix("bridge-ddl") == "sql-bridge-ddl"
+    assert sql_prefix("audit") == "audit"
+
+
+def test_an_id_names_its_slot_in_the_same_way_in_every_version() -> None:
+    """A message that is sent again after an upgrade must be known by its id."""
+    assert source_token("7/5/shop") == "758247d6"
 
 
 @given(names, operations)
