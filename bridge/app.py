@@ -6,24 +6,36 @@ import asyncio
 import logging
 import signal
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from contextlib import AsyncExitStack
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from nats.js import JetStreamContext
 
 from bridge import VERSION
 from bridge.catalogwatch import CatalogWatch
 from bridge.config import BridgeConfig
-from bridge.errors import BridgeError, ChainBroken, SinkRefused, SlotGone, SlotLost, SourceLost
+from bridge.continuity import SIGN_OF_LIFE_SECONDS, Continuity
+from bridge.errors import (
+    BridgeError,
+    ChainBroken,
+    SinkRefused,
+    SlotGone,
+    SlotLost,
+    SourceLost,
+)
 from bridge.gaps import gap_message, leaves_gap
+from bridge.history import StoredEnd
 from bridge.http.server import HttpServer
 from bridge.jetstream import control
 from bridge.jetstream.dictionaries import DictionaryStore
+from bridge.jetstream.fence import Fence, Means
 from bridge.jetstream.lane import Lane
 from bridge.jetstream.oversize import OversizeStore
 from bridge.jetstream.provision import oversize_spec, provision
 from bridge.jetstream.registry import Registry
+from bridge.jetstream.sources import SourceStore
+from bridge.jetstream.stored_times import read_stored_since
 from bridge.metrics import metrics_line
 from bridge.options import Durability
 from bridge.pipeline import Pipeline
@@ -42,10 +54,12 @@ from bridge.sources import SourceId, may_take
 from bridge.status import SlotWatch, Status
 from bridge.supervisor import supervise
 from bridge.tablememory import TableMemory
+from bridge.tail_check import TailCheck
 from bridge.tasks import end, until_first
 from schemas.codecs import CODECS, Codec
+from schemas.events import Place
 from schemas.names import TableName
-from schemas.positions import Lsn, Position
+from schemas.positions import Lsn
 from schemas.streams import CDC_STREAM
 
 WATCH_EVERY_SECONDS = 5.0
@@ -53,8 +67,6 @@ METRICS_EVERY_SECONDS = 15.0
 SHUTDOWN_SECONDS = 15.0
 FAREWELL_SECONDS = 4.0
 """What a snapshot that is cut short gets to tell those who wait for it."""
-
-REPLICAS_THAT_SURVIVE = 3
 
 _log = logging.getLogger("bridge")
 
@@ -104,6 +116,27 @@ async def _quietly(close: Callable[[], Awaitable[None]]) -> None:
         _log.debug("closing: %s", error)
 
 
+class Pulse:
+    """Gives PostgreSQL a sign of life now and then, however often it is called."""
+
+    def __init__(self, beat: Callable[[], None]) -> None:
+        self._beat = beat
+        self._last = time.monotonic()
+
+    def __call__(self) -> None:
+        now = time.monotonic()
+        if now - self._last >= SIGN_OF_LIFE_SECONDS:
+            self._last = now
+            self._beat()
+
+
+def _place_before(lsn: Lsn) -> Place:
+    """Give the place of a message before everything that the slot sends from a position on."""
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    before = max(0, lsn - 1)
+    return Place(lsn=before, commit_lsn=before, commit_ts=now, xid=0, seq=0, last=True)
+
+
 class Bridge:
     """Runs sessions: each connects, finds out where to go on, and streams."""
 
@@ -113,6 +146,7 @@ class Bridge:
         self._stop = stop
         self._codec: Codec = CODECS[config.format]
         self._may_chain = True
+        self._tails = TailCheck(config.nats, status)
 
     async def run(self) -> None:
         beside = {
@@ -156,7 +190,8 @@ class Bridge:
                 ours = await catalog.source_id(source, config.slot)
             dictionaries = DictionaryStore(js, config.nats)
             registry = Registry(js, self._codec, oversize, dictionaries, str(ours))
-            start_lsn = await self._slot(source, registry, ours)
+            continuity = Continuity(config, registry, SourceStore(js, str(ours)), ours, self.status)
+            is_new = await self._slot(source, registry, continuity, ours)
             watch, memory, known = await self._register_tables(source, registry, ours)
             tables = [seen.name for seen in memory.seen.values()]
             lane = await Lane.open(config.nats, config.limits.ack_timeout)
@@ -165,13 +200,32 @@ class Bridge:
                 config.postgres, slot=config.slot, publication=config.publication
             )
             stack.push_async_callback(_quietly, wal.close)
-            # Only now is the slot ours alone, so only now does the stream's end stand still. Where
-            # a chain begins is asked first: the look-up may miss what is stored behind that.
-            if self._may_chain:
-                await self._chain(lane, registry)
-            stored = await self._stored(source, registry, tables)
-            serving = asyncio.create_task(self._serve_snapshots(ours), name="snapshots")
-            stack.push_async_callback(end, {serving}, patience=FAREWELL_SECONDS)
+            # Only now is the slot ours alone, so only now do it and the stream's end stand still.
+            # Where a chain begins is asked first: the look-up may miss what is stored behind that.
+            start_lsn = await self._confirmed(source)
+            pulse = Pulse(lambda: wal.confirm(start_lsn))
+            means = Means(
+                tables=tables,
+                first_place=_place_before(start_lsn),
+                demand_slot=lambda: self._demand_slot(source, wal),
+                meanwhile=pulse,
+                stop=self._stop,
+            )
+            fence = Fence(js, registry, means)
+            shared = not self._may_chain
+            behind = await self._tie(lane, registry, fence, shared=shared)
+            if behind is None:
+                return
+            await stack.enter_async_context(
+                continuity.marking_forks(wal.history, None if is_new else start_lsn, behind)
+            )
+            stored = await continuity.stored_end(source, wal, tables, pulse)
+            await self._tails.check(js, registry, ours, start_lsn, stored.position)
+            with control.translated(config.nats):
+                since = await read_stored_since(nats, registry, tables, stored.position, hold)
+                progress = Progress(start_lsn, hold=hold, stored=since)
+            stack.callback(self._tails.remember, lane, progress, stored.position)
+            await self._demand_slot(source, wal)
             pipeline = Pipeline(
                 source=wal,
                 sink=lane,
@@ -185,32 +239,52 @@ class Bridge:
                 ),
                 oversize=oversize,
                 source_id=str(ours),
-                progress=Progress(start_lsn, hold=hold),
+                progress=progress,
                 stored=stored,
                 codec=self._codec,
                 limits=config.limits,
                 status=self.status,
                 presses=self._presses(dictionaries, hold),
             )
+            serving = asyncio.create_task(
+                self._serve_snapshots(ours, pipeline.is_proven), name="snapshots"
+            )
+            stack.push_async_callback(end, {serving}, patience=FAREWELL_SECONDS)
             self._streaming(start_lsn, stored)
-            watchers = {
-                asyncio.create_task(self._watch(), name="watch"),
-                asyncio.create_task(watch.run(pipeline), name="catalog"),
-            }
-            running = asyncio.create_task(pipeline.run(self._stop), name="pipeline")
-            try:
-                await until_first({*watchers, running})
-            finally:
-                await end({*watchers, running})
-            await watch.settle(pipeline)
+            keeping = self._keep(fence, lane) if shared else None
+            await self._stream(pipeline, watch, keeping)
+
+    async def _stream(
+        self,
+        pipeline: Pipeline,
+        watch: CatalogWatch,
+        keeping: Coroutine[None, None, None] | None,
+    ) -> None:
+        """Run the pipeline, and what watches beside it, until one of them ends."""
+        watchers = {
+            asyncio.create_task(self._watch(), name="watch"),
+            asyncio.create_task(watch.run(pipeline), name="catalog"),
+        }
+        if keeping is not None:
+            watchers.add(asyncio.create_task(keeping, name="fence"))
+        running = asyncio.create_task(pipeline.run(self._stop), name="pipeline")
+        try:
+            await until_first({*watchers, running})
+        finally:
+            await end({*watchers, running})
+        await watch.settle(pipeline)
 
     def _presses(self, dictionaries: DictionaryStore, hold: timedelta) -> ChangePresses | None:
         if self._config.zstd != "all":
             return None
         return ChangePresses(dictionaries, self._codec.content_type, hold)
 
-    async def _serve_snapshots(self, ours: SourceId) -> None:
-        """Serve snapshots beside the pipeline; whatever happens there stays there."""
+    async def _serve_snapshots(self, ours: SourceId, is_proven: asyncio.Event) -> None:
+        """Serve snapshots beside the pipeline; whatever happens there stays there.
+
+        Not of a server that may not be the one whose changes the stream holds.
+        """
+        await is_proven.wait()
         config = self._config
         await serve_snapshots(
             SnapshotMeans(
@@ -230,24 +304,59 @@ class Bridge:
     async def _provision(self, js: JetStreamContext) -> timedelta:
         """Make streams and buckets, and say how long an ack must age before it counts."""
         with control.translated(self._config.nats):
-            cdc = await provision(js, self._config.streams)
-        durability = choose_durability(self._config.durability, cdc.num_replicas or 1)
+            await provision(js, self._config.streams)
+        durability = choose_durability(self._config.durability)
         self.status.durability = durability
         return self._config.sync_interval if durability == "synced" else timedelta(0)
 
-    async def _slot(self, source: catalog.Connection, registry: Registry, ours: SourceId) -> Lsn:
-        """Find the slot, or make it behind a mark of what it cannot give."""
+    async def _slot(
+        self,
+        source: catalog.Connection,
+        registry: Registry,
+        continuity: Continuity,
+        ours: SourceId,
+    ) -> bool:
+        """Find the slot, or make it behind a mark of what it cannot give; say whether it is new.
+
+        Whatever can refuse this start is asked first: it must leave neither mark nor slot behind.
+        """
         name, recreate = self._config.slot, self._config.on_lost_slot == "recreate"
         with connection.translated(self._config.postgres):
             plan = plan_slot(name, await find_slot(source, name), recreate=recreate)
             if not isinstance(plan, CreateSlot):
-                return plan.confirmed_lsn
+                return False
             live = await catalog.live_slots(source)
+            published = await catalog.published_tables(source, self._config.publication)
+            names = [TableName(t.relation.schema, t.relation.table) for t in published]
+            await self._demand_ours(names, registry, ours, live)
+            await continuity.check_before_slot(source)
             await self._mark_gap(await catalog.wal_end(source), registry, ours, live)
             if plan.lost:
                 await drop_slot(source, plan.lost)
             _log.info("making slot %s", name)
-            return await create_slot(source, name)
+            await create_slot(source, name)
+            return True
+
+    async def _demand_ours(
+        self,
+        tables: Iterable[TableName],
+        registry: Registry,
+        ours: SourceId,
+        live: Collection[str],
+    ) -> None:
+        with control.translated(self._config.nats):
+            entries = await registry.latest_entries()
+        for table in tables:
+            latest = entries.get(table)
+            demand_ours(table, latest.source if latest else None, ours, live)
+
+    async def _confirmed(self, source: catalog.Connection) -> Lsn:
+        """Ask where the slot is, now that no other session can move it."""
+        with connection.translated(self._config.postgres):
+            found = await find_slot(source, self._config.slot)
+        if found is None or found.confirmed_lsn is None:
+            raise SourceLost(f"slot {self._config.slot} is on another server than the catalog")
+        return found.confirmed_lsn
 
     async def _mark_gap(
         self, wal_end: Lsn, registry: Registry, ours: SourceId, live: Collection[str]
@@ -276,12 +385,12 @@ class Bridge:
         if not shapes:
             _log.warning("publication %s has no tables yet", config.publication)
         with control.translated(config.nats):
-            entries = await registry.latest_entries()
+            entries = await registry.remembered_entries()
             memory = TableMemory(registry.forgotten)
             watch = CatalogWatch(config, registry, memory, ours, self.status)
             for shape in shapes.values():
                 latest = entries.get(shape.name)
-                _demand_ours(shape.name, latest.source if latest else None, ours, live)
+                demand_ours(shape.name, latest.source if latest else None, ours, live)
             watch.begin(shapes, reading, entries)
             # No change after `seen_at` is older than the shapes: it was asked behind the catalog.
             for shape in shapes.values():
@@ -293,30 +402,44 @@ class Bridge:
         known = Catalog.of(published, map(memory.filled, shapes.values()), oldest_running)
         return watch, memory, known
 
-    async def _chain(self, lane: Lane, registry: Registry) -> None:
-        """Chain messages to the stream's end, where its server can be asked for that."""
+    async def _tie(
+        self, lane: Lane, registry: Registry, fence: Fence, *, shared: bool
+    ) -> int | None:
+        """Tie messages to the stream's end, or to this session if other clients write too.
+
+        Gives the stream's last sequence; None if the bridge is to stop.
+        """
         with control.translated(self._config.nats):
-            end = await registry.chain_end()
-        if end is not None:
+            if not await fence.take_over(shared=shared):
+                return None
+            end, is_clustered = await registry.chain_end()
+            # After that: a session that shares the stream and opened before its end was read would
+            # not break our chain, and one that opens now does.
+            await fence.demand_last()
+        if shared:
+            lane.fence(fence.condition)
+        elif is_clustered:
+            lane.follow(behind=end)
+        else:
             lane.chain(CDC_STREAM.name, behind=end)
+        return end
 
-    async def _stored(
-        self, source: catalog.Connection, registry: Registry, tables: list[TableName]
-    ) -> Position:
-        """Ask the stream how far it is, and make sure it speaks of this database's WAL."""
+    async def _keep(self, fence: Fence, lane: Lane) -> None:
         with control.translated(self._config.nats):
-            stored = await registry.stored_position(tables)
-        with connection.translated(self._config.postgres):
-            end = await catalog.wal_end(source)
-        if stored.commit_lsn > end:
-            raise SinkRefused(
-                f"the CDC stream holds changes up to {Lsn(stored.commit_lsn)} of these tables, and"
-                f" PostgreSQL has only written up to {end}: they come from another database",
-                advice="Purge the stream, or give this database a NATS account of its own.",
-            )
-        return stored
+            await fence.keep(lane)
 
-    def _streaming(self, start_lsn: Lsn, stored: Position) -> None:
+    async def _demand_slot(self, source: catalog.Connection, wal: WalStream) -> None:
+        """Make sure that nobody has taken the slot while we were busy, or frozen."""
+        with connection.translated(self._config.postgres):
+            found = await find_slot(source, self._config.slot)
+        if found is None or found.active_pid != wal.pid:
+            raise SourceLost(
+                f"slot {self._config.slot} is not ours any more: process"
+                f" {found.active_pid if found else None} reads it, not {wal.pid}",
+                advice="The session that has the slot goes on; this one connects again.",
+            )
+
+    def _streaming(self, start_lsn: Lsn, stored: StoredEnd) -> None:
         self.status.state = "streaming"
         self.status.sessions += 1
         # One session goes in batches behind a broken chain; who broke it may be gone when it ends.
@@ -326,7 +449,7 @@ class Bridge:
         _log.info(
             "streaming from %s; the stream holds changes up to %s; durability %s",
             start_lsn,
-            Lsn(stored.commit_lsn),
+            Lsn(stored.position.commit_lsn),
             self.status.durability,
         )
 
@@ -391,9 +514,7 @@ class Bridge:
             _log.info(metrics_line(self.status))
 
 
-def _demand_ours(
-    table: TableName, owner: str | None, ours: SourceId, live: Collection[str]
-) -> None:
+def demand_ours(table: TableName, owner: str | None, ours: SourceId, live: Collection[str]) -> None:
     if not may_take(owner, ours, live):
         raise SinkRefused(
             f"table {table} is already in this stream, from slot {owner} (system/database/slot),"
@@ -404,8 +525,10 @@ def _demand_ours(
         )
 
 
-def choose_durability(wanted: Durability, replicas: int) -> Durability:
-    """Settle `auto`: acknowledged is durable only where several servers hold it."""
-    if wanted != "auto":
-        return wanted
-    return "acked" if replicas >= REPLICAS_THAT_SURVIVE else "synced"
+def choose_durability(wanted: Durability) -> Durability:
+    """Settle `auto`: an acknowledgement alone is durable only where the operator says so.
+
+    Replicas do not make it so. Two of three servers acknowledge; if one of them comes back with an
+    older disk and the other is cut off, the two that are left agree on a stream without it.
+    """
+    return "synced" if wanted == "auto" else wanted

@@ -100,7 +100,7 @@ def _between(low: int, high: int | None, count: int, known: Evidence) -> list[in
     """Choose the likeliest `count` attnums of an open range."""
     if not count:
         return []
-    end = high or max(low, known.highest, *known.before.values(), 0) + count + 1
+    end = high or max(low, known.highest, *known.before.values()) + count + 1
     before, now = set(known.before.values()), set(known.now.values())
     newest_before = max(before, default=0)
 

@@ -5,9 +5,9 @@ that join or leave the publication, are dropped or renamed, and tables whose row
 without change messages are announced between transactions, once the WAL has been read up to where
 the catalog was read: until then older changes may follow.
 
-KV comes first and the stream second. What a mark was based on is remembered only when the stream
-has stored it, and an entry is deleted only then, so a crash in between repeats a message and loses
-none.
+KV comes first and the stream second. What a mark was based on is remembered only when the mark is
+safe in the stream (what a slot may confirm), and an entry is deleted only then: a crash in between,
+of the bridge or of the server, repeats a message and loses none.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from bridge.relations import shape_of
 from bridge.repeats import Repeats
 from bridge.sources import SourceId, may_take
 from bridge.status import Status
-from bridge.storage import TableStorage
+from bridge.storage import NOTHING_KNOWN
 from bridge.tablememory import Seen, TableMemory
-from schemas.ddl import DdlEvent, DdlKind, format_ddl
+from schemas.ddl import DDL_EVENTS, DdlEvent, DdlKind, format_ddl
 from schemas.events import LogicalMessage, Place, ShapeChange
 from schemas.names import TableName
 from schemas.shapes import TableShape
@@ -47,9 +47,6 @@ SHARE_OF_TIME = 20
 
 LONGEST_PAUSE = 60.0
 """Acting on a look waits until the WAL is read so far, which may take hours and costs nothing."""
-
-_UNKNOWN = TableStorage(filenode=0, columns={})
-"""Stands for the storage of a table that is gone; nothing is compared with it."""
 
 _log = logging.getLogger("bridge")
 
@@ -67,7 +64,7 @@ class _Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Due:
-    """What to write to KV once so many messages are stored."""
+    """What to write to KV once so many messages are safe."""
 
     sent: int
     remember: Mapping[int, Seen]
@@ -107,13 +104,17 @@ class CatalogWatch:
         memory, ours = self._memory, str(self._ours)
         known = {name: entry for name, entry in entries.items() if entry.source == ours}
         for name, entry in known.items():
-            relation_id = entry.shape.relation_id
-            if self._is_stale(entry, published.get(relation_id), known):
-                self._stale[name] = relation_id
+            if self._is_stale(entry, published.get(entry.shape.relation_id), known):
+                self._stale[name] = entry.shape.relation_id
+        older = {relation_id: known[name].storage for name, relation_id in self._stale.items()}
+        for name, entry in known.items():
+            if name in self._stale:
                 continue
+            relation_id = entry.shape.relation_id
             found = reading.tables.get(relation_id)
-            storage = entry.storage or (found.storage if found else None)
-            memory.recall(entry.shape, storage or _UNKNOWN)
+            # A session that ended while it reported a rename left the storage under the old name.
+            storage = entry.storage or older.get(relation_id) or (found.storage if found else None)
+            memory.recall(entry.shape, storage or NOTHING_KNOWN)
             if entry.storage is None and entry.shape.rewritten:
                 memory.owe(relation_id, "an earlier announcement may not have been stored")
         for relation_id, shape in published.items():
@@ -218,12 +219,13 @@ class CatalogWatch:
     ) -> None:
         """Say what became of a table that is in the publication no more."""
         name = self._memory.seen[relation_id].name
-        if now is not None and now != name:
-            plan.events.append(_renamed(relation_id, name, now))
+        last = now or self._memory.last_name(relation_id)
+        if last != name:
+            plan.events.append(_renamed(relation_id, name, last))
         kind: DdlKind = "drop" if now is None else "unpublish"
-        plan.events.append(DdlEvent(kind, relation_id, now or name))
+        plan.events.append(DdlEvent(kind, relation_id, last))
         plan.gone.append(relation_id)
-        plan.forget |= {name} - set(held)
+        plan.forget |= self._memory.names(relation_id) - set(held)
 
     def _plan_table(
         self, plan: _Plan, shape: TableShape, reading: Reading, held: Collection[TableName]
@@ -231,14 +233,16 @@ class CatalogWatch:
         relation_id, memory = shape.relation_id, self._memory
         before = memory.seen.get(relation_id)
         is_new = before is None or relation_id in self._news
-        memory.assess(shape, reading.tables[relation_id].storage, is_watched=True)
+        storage = reading.tables[relation_id].storage
+        if memory.assess(shape, storage, is_watched=True):
+            self._registry.recall(shape.name, storage)
         if is_new:
             self._news.add(relation_id)
             plan.events.append(DdlEvent("publish", relation_id, shape.name))
         elif before is not None and before.name != shape.name:
             plan.events.append(_renamed(relation_id, before.name, shape.name))
             plan.renamed[relation_id] = shape.name
-            plan.forget |= {before.name} - set(held)
+            plan.forget |= memory.names(relation_id) - set(held)
         newest = self._registry.newest(shape.name)
         is_announced = newest is not None and newest.fingerprint == shape.fingerprint
         if is_new or relation_id in memory.owed or not is_announced:
@@ -262,8 +266,8 @@ class CatalogWatch:
     async def _carry_out(self, plan: _Plan, pipeline: Pipeline) -> None:
         """Register shapes, then queue the messages: the rest of the state changes with those."""
         memory, insertions = self._memory, list[Insertion]()
-        if plan.events:
-            insertions.append(self._ddl_message(plan.events))
+        for at in range(0, len(plan.events), DDL_EVENTS):
+            insertions.append(self._ddl_message(plan.events[at : at + DDL_EVENTS]))
         with control.translated(self._config.nats):
             for shape in plan.shapes:
                 insertions.append(await self._announcement(shape, pipeline))
@@ -271,9 +275,8 @@ class CatalogWatch:
             _log.info("ddl: %s %s%s", event.kind, event.name,
                       f" to {event.new_name}" if event.new_name else "")  # fmt: skip
         for shape in plan.shapes:
-            if reasons := memory.owed.get(shape.relation_id):
+            if reasons := memory.tell(shape):
                 _log.warning("table %s needs a new snapshot: %s", shape.name, "; ".join(reasons))
-            memory.tell(shape.relation_id)
             self._status.tables.add(str(shape.name))
         for relation_id, name in plan.renamed.items():
             memory.rename(relation_id, name)
@@ -308,7 +311,7 @@ class CatalogWatch:
         return message
 
     async def settle(self, pipeline: Pipeline) -> None:
-        """Write to KV what consumers have been told of, as far as that is stored."""
+        """Write to KV what consumers have been told of, as far as that is safe."""
         async with pipeline.learning:
             if not pipeline.is_inserting:
                 remember, forget = self._memory.take_due(), self._forget
@@ -316,14 +319,14 @@ class CatalogWatch:
                 if remember or forget:
                     self._due.append(_Due(pipeline.sent, remember, forget))
             with control.translated(self._config.nats):
-                while self._due and self._due[0].sent <= pipeline.acknowledged:
+                while self._due and self._due[0].sent <= pipeline.safe:
                     await self._write(self._due[0])
                     self._due.popleft()
 
     async def _write(self, due: _Due) -> None:
         names = {seen.name for seen in self._memory.seen.values()}
-        for seen in due.remember.values():
-            await self._registry.remember(seen.name, seen.storage)
+        for relation_id, seen in due.remember.items():
+            await self._registry.remember(seen.name, relation_id, seen.storage)
         for name in due.forget:
             if name not in names:
                 await self._registry.forget(name)

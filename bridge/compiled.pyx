@@ -658,7 +658,7 @@ cdef inline byte *put_sizes(byte *to, Py_ssize_t headers, Py_ssize_t total) noex
 cdef Py_ssize_t room_for(rows, shared) except -1:
     """Say how many bytes the frames of some messages need at most; ids may stand there twice."""
     cdef bytes subject, msg_id, body
-    cdef Py_ssize_t bound = len(rows) * (sum(map(len, shared)) + 3 * MOST_DIGITS + BESIDES)
+    cdef Py_ssize_t bound = len(rows) * (sum(map(len, shared)) + 4 * MOST_DIGITS + BESIDES)
     for subject, msg_id, body in rows:
         if subject is None or msg_id is None or body is None:
             raise TypeError("a message is three times bytes")
@@ -666,27 +666,32 @@ cdef Py_ssize_t room_for(rows, shared) except -1:
     return bound
 
 
-def publish_batch(rows, Py_ssize_t first, shared):
+def publish_batch(rows, Py_ssize_t first, uint64_t behind, shared):
     """Write many messages, numbered from the first on, as `jetstream.frames` does."""
-    cdef bytes before, after, headers, content, subject, msg_id, body
-    cdef Py_ssize_t size, headers_size
+    cdef bytes before, after, headers, expected, content, subject, msg_id, body
+    cdef Py_ssize_t size, headers_size, digits = 0
+    cdef byte follows[MOST_DIGITS]
     cdef byte *out
     cdef byte *to
-    before, after, headers, content = shared
+    before, after, headers, expected, content = shared
     # What the server counts as headers begins behind the first line's end.
-    headers_size = len(headers) - 2 + len(content)
+    headers_size = len(headers) - 2 + len(expected) + len(content)
     out = to = <byte *>PyMem_Malloc(room_for(rows, shared) + 1)
     if out == NULL:
         raise MemoryError
     try:
         for subject, msg_id, body in rows:
-            size = headers_size + PyBytes_GET_SIZE(msg_id)
+            if PyBytes_GET_SIZE(expected):
+                digits = put_decimal(follows, behind)
+            size = headers_size + PyBytes_GET_SIZE(msg_id) + digits
             to = put_bytes(put_bytes(put(to, b"HPUB ", 5), subject), before)
             to += put_decimal(to, <uint64_t>first)
             to = put_sizes(put_bytes(to, after), size, size + PyBytes_GET_SIZE(body))
-            to = put_bytes(put_bytes(put_bytes(to, headers), msg_id), content)
-            to = put(put_bytes(to, body), b"\r\n", 2)
+            to = put_bytes(put_bytes(put_bytes(to, headers), msg_id), expected)
+            to = put_bytes(put_bytes(put(to, follows, digits), content), body)
+            to = put(to, b"\r\n", 2)
             first += 1
+            behind += 1
         return PyBytes_FromStringAndSize(<const char *>out, to - out)
     finally:
         PyMem_Free(out)

@@ -11,7 +11,16 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from bridge.errors import BadConfiguration
-from bridge.options import OPTIONS, Durability, OnLostSlot, SslMode, Values, Zstd, read_values
+from bridge.options import (
+    OPTIONS,
+    Durability,
+    OnFork,
+    OnLostSlot,
+    SslMode,
+    Values,
+    Zstd,
+    read_values,
+)
 from schemas.values import Format
 
 
@@ -20,7 +29,8 @@ class PostgresConfig:
     """How to reach PostgreSQL. The password never appears in a representation."""
 
     host: str
-    port: int
+    port: int | str
+    """Several hosts, with commas between them, may have a port each."""
     database: str
     user: str
     password: str | None = field(repr=False, default=None)
@@ -58,15 +68,22 @@ class NatsConfig:
     tls_ca: str | None = None
     tls_cert: str | None = None
     tls_key: str | None = None
+    others: tuple[tuple[str, int], ...] = ()
+    """Host and port of further servers of the cluster, tried in turn after the first."""
 
     @property
     def where(self) -> str:
-        return f"{self.host}:{self.port}"
+        return ",".join(f"{host}:{port}" for host, port in self.servers)
 
     @property
-    def url(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{'tls' if self.tls else 'nats'}://{host}:{self.port}"
+    def servers(self) -> tuple[tuple[str, int], ...]:
+        return ((self.host, self.port), *self.others)
+
+    @property
+    def urls(self) -> list[str]:
+        scheme = "tls" if self.tls else "nats"
+        hosts = ((f"[{host}]" if ":" in host else host, port) for host, port in self.servers)
+        return [f"{scheme}://{host}:{port}" for host, port in hosts]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +137,7 @@ class BridgeConfig:
     zstd: Zstd
     durability: Durability
     on_lost_slot: OnLostSlot
+    on_fork: OnFork
     sync_interval: timedelta
     catalog_poll: timedelta
     start_timeout: timedelta
@@ -154,6 +172,7 @@ def read_config(
         zstd=values["zstd"],
         durability=values["durability"],
         on_lost_slot=values["on_lost_slot"],
+        on_fork=values["on_fork"],
         sync_interval=values["sync_interval"],
         catalog_poll=values["catalog_poll"],
         start_timeout=values["start_timeout"],
@@ -231,7 +250,25 @@ def _read_creds(given: str) -> Credentials:
     return Credentials(found["jwt"], found["seed"])
 
 
-def _split_nats_url(url: str) -> dict[str, Any]:
+def _split_nats_url(text: str) -> dict[str, Any]:
+    """Take the NATS URLs of one or several servers apart; the first may say who we are."""
+    first, *rest = [_split_one_url(url.strip()) for url in text.split(",")]
+    if any(other["tls"] != first["tls"] for other in rest):
+        raise BadConfiguration(
+            "NATS_URL mixes nats:// and tls://", advice="Give all servers of NATS_URL one scheme."
+        )
+    identity = {"user", "password", "token"}
+    said = [{name: other[name] for name in identity & other.keys()} for other in (first, *rest)]
+    if any(one and one != said[0] for one in said[1:]):
+        raise BadConfiguration(
+            "NATS_URL names different users",
+            advice="Give user and password in the first URL only, or in NATS_BRIDGE_USER and"
+            " NATS_BRIDGE_PASSWORD.",
+        )
+    return {**first, "others": tuple((other["host"], other["port"]) for other in rest)}
+
+
+def _split_one_url(url: str) -> dict[str, Any]:
     """Take a NATS URL apart; what it does not say stays with the other options."""
     try:
         parts = urlsplit(url if "//" in url else f"nats://{url}")
@@ -241,7 +278,7 @@ def _split_nats_url(url: str) -> dict[str, Any]:
     if parts.scheme not in ("nats", "tls") or not parts.hostname:
         raise BadConfiguration(
             "NATS_URL is not an address such as nats://host:4222",
-            advice="Give one server as nats://host:port or tls://host:port.",
+            advice="Give servers as nats://host:port or tls://host:port, with commas between them.",
         )
     found: dict[str, Any] = {"host": parts.hostname, "port": port, "tls": parts.scheme == "tls"}
     if parts.password is not None:

@@ -75,6 +75,33 @@ class SlotGone(BridgeError):
     advice = "Raise max_slot_wal_keep_size; consumers take new snapshots at the marked gap."
 
 
+class HistoryForked(BridgeError):
+    """This server's history does not contain what the stream holds: a failover or restore lost it.
+
+    `switch_lsn` is the last position that both share, where that is known.
+    """
+
+    exit_code = 13
+    advice = (
+        "Point the bridge at the server that has the missing transactions, if there is one."
+        " If this server's history is the one to keep, start with --on-fork mark: the fork is"
+        " marked in the stream, nothing after it is skipped, and consumers take new snapshots."
+        " Until then every start ends here; nothing was stored, confirmed or created."
+    )
+
+    def __init__(self, what: str, *, switch_lsn: int | None = None) -> None:
+        super().__init__(what)
+        self.switch_lsn = switch_lsn
+
+
+class ForkMarked(BridgeError):
+    """The history forked, and the stream says so now, because of --on-fork mark."""
+
+    disposition = Disposition.RETRY
+    exit_code = 13
+    advice = "Consumers take new snapshots at the mark."
+
+
 class SlotBusy(BridgeError):
     """Another process reads from the slot; this one waits its turn."""
 

@@ -45,6 +45,8 @@ class SlotFinding:
     active_pid: int | None
     wal_status: str | None
     retained_bytes: int
+    is_failover: bool = False
+    """Whether standbys may hold a copy of it; PostgreSQL 17 and newer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +73,10 @@ class SourceFacts:
     may_replicate: bool
     keep_size_mib: int
     idle_slot_timeout_seconds: int
+    standby_slots: tuple[str, ...] = ()
+    """Physical slots: the standbys that could be promoted."""
+    synchronized_standby_slots: str | None = None
+    """The standbys that logical decoding waits for; None before PostgreSQL 17."""
     publication: PublicationFinding | None
     tables: tuple[TableFinding, ...]
     slot: SlotFinding | None

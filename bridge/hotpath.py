@@ -74,11 +74,15 @@ class HotPath:
         self._outbox = outbox
         self._progress = progress
         self._status = status
-        self._stored = stored_lsn.to_bytes(8)
+        self.skip_until(stored_lsn)
         self._row_code: dict[bytes, Encode] = {}
         self._keys: dict[int, dict[bytes, bytes]] = {}
         self._clock = _Clock()
         self._transaction: bytes | None = None
+
+    def skip_until(self, stored_lsn: int) -> None:
+        """Leave transactions up to this commit to the long way, which knows what is stored."""
+        self._stored = stored_lsn.to_bytes(8)
 
     def learn(self, letter: bytes, shape: TableShape, schema_revision: int) -> None:
         """Make ready for a table's changes of one operation, unless that is done already."""

@@ -23,6 +23,9 @@ DURABILITIES: tuple[Durability, ...] = ("auto", "acked", "synced")
 OnLostSlot = Literal["stop", "recreate"]
 ON_LOST_SLOT: tuple[OnLostSlot, ...] = ("stop", "recreate")
 
+OnFork = Literal["stop", "mark"]
+ON_FORK: tuple[OnFork, ...] = ("stop", "mark")
+
 SslMode = Literal["disable", "allow", "prefer", "require", "verify-ca", "verify-full"]
 SSL_MODES: tuple[SslMode, ...] = (
     "disable", "allow", "prefer", "require", "verify-ca", "verify-full",
@@ -40,6 +43,12 @@ def _port(text: str) -> int:
     if not 0 <= number < 1 << 16:
         raise ValueError
     return number
+
+
+def _ports(text: str) -> int | str:
+    """Read one port, or one for each of several hosts."""
+    ports = [_port(part) for part in text.split(",")]
+    return ports[0] if len(ports) == 1 else ",".join(map(str, ports))
 
 
 def _positive(text: str) -> int:
@@ -99,6 +108,13 @@ def _on_lost_slot(text: str) -> OnLostSlot:
     raise ValueError
 
 
+def _on_fork(text: str) -> OnFork:
+    for choice in ON_FORK:
+        if choice == text:
+            return choice
+    raise ValueError
+
+
 def _switch(text: str) -> bool:
     return {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}[
         text.lower()
@@ -130,9 +146,10 @@ OPTIONS = (
            help="replication slot; made if it is missing"),
     Option(name="publication", flag="--pub", env="BRIDGE_PUBLICATION", required=True,
            help="publication to follow; it must exist"),
-    Option(name="pg_host", env="PG_HOST", default="127.0.0.1", help="PostgreSQL's host"),
-    Option(name="pg_port", env="PG_PORT", default="5432", read=_port, expects="a port",
-           help="PostgreSQL's port"),
+    Option(name="pg_host", env="PG_HOST", default="127.0.0.1",
+           help="PostgreSQL's host, or several with commas between them: the primary is used"),
+    Option(name="pg_port", env="PG_PORT", default="5432", read=_ports, expects="a port per host",
+           help="PostgreSQL's port, or one per host with commas between them"),
     Option(name="pg_database", env="PG_DB", default="postgres", help="database of the publication"),
     Option(name="pg_user", env="POSTGRES_BRIDGE_USER", default="bridge",
            help="role with LOGIN and REPLICATION"),
@@ -151,7 +168,7 @@ OPTIONS = (
     Option(name="nats_port", env="NATS_PORT", default="4222", read=_port, expects="a port",
            help="NATS server's port"),
     Option(name="nats_url", env="NATS_URL", secret=True,
-           help="a whole URL (nats:// or tls://); wins over host and port"),
+           help="URLs (nats:// or tls://) of NATS servers, comma-separated; wins over host, port"),
     Option(name="nats_user", env="NATS_BRIDGE_USER", help="NATS user"),
     Option(name="nats_password", env="NATS_BRIDGE_PASSWORD", secret=True, help="NATS password"),
     Option(name="nats_token", env="NATS_TOKEN", secret=True, help="NATS token, instead of a user"),
@@ -187,8 +204,8 @@ OPTIONS = (
            " or all, which is single changes as well"),
     Option(name="durability", flag="--durability", env="BRIDGE_DURABILITY", default="auto",
            read=_durability, expects="auto, acked or synced",
-           help="what PostgreSQL is told: what JetStream acked, or only what it has synced to disk"
-           " since; auto is acked on 3 replicas or more, else synced"),
+           help="synced (auto) confirms changes older than --sync-interval; acked needs servers"
+           " with sync_interval: always"),
     Option(name="sync_interval", flag="--sync-interval", env="BRIDGE_SYNC_INTERVAL", default="120",
            read=_seconds, expects="seconds",
            help="nats-server's sync_interval, in seconds; how long synced waits"),
@@ -196,6 +213,10 @@ OPTIONS = (
            read=_on_lost_slot, expects=" or ".join(ON_LOST_SLOT),
            help="when PostgreSQL discarded WAL that was not read yet: stop and say so, or recreate"
            " the slot and mark the gap in the stream, so that consumers take new snapshots"),
+    Option(name="on_fork", flag="--on-fork", env="BRIDGE_ON_FORK", default="stop",
+           read=_on_fork, expects=" or ".join(ON_FORK),
+           help="if PostgreSQL lost transactions that the stream holds (failover, restore): stop,"
+           " or mark the fork in the stream and go on; consumers take new snapshots"),
     Option(name="catalog_poll", flag="--catalog-poll", env="BRIDGE_CATALOG_POLL", default="3",
            read=_seconds, expects="seconds",
            help="seconds between looks at the catalog for DDL that sends no changes"),

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
 from bridge.config import PublishLimits
 from bridge.errors import MalformedWal
+from bridge.history import Meeting, StoredEnd, Witness
 from bridge.hotpath import HotPath
 from bridge.lag import moment_of
 from bridge.outbox import Message, Outbox, outgoing
@@ -28,18 +29,17 @@ from bridge.pressing import ChangePresses
 from bridge.progress import Progress
 from bridge.protocol.decoder import decode_message
 from bridge.protocol.framing import Keepalive, decode_frame
+from bridge.protocol.messages import Begin, Relation, WalMessage
 from bridge.protocol.messages import Message as LogicalDecodingMessage
-from bridge.protocol.messages import Relation
 from bridge.relations import Encoder
 from bridge.rowparts import PackedRow
 from bridge.status import Status
 from bridge.tasks import end, until_first
 from bridge.transactions import KINDS, Assembler, EmptiedTable, Placed, RowMessage, TransactionEnd
 from schemas.codecs import OVERSIZE, Codec
-from schemas.ddl import DdlEvent, format_ddl, parse_ddl
-from schemas.events import Event, LogicalMessage, Place, ShapeChange
+from schemas.ddl import DdlEvent, DdlKind, format_ddl, parse_ddl
+from schemas.events import Event, LogicalMessage, Place, ShapeChange, iso_timestamp
 from schemas.names import TableName
-from schemas.positions import Position
 from schemas.shapes import TableShape
 from schemas.subjects import DDL_PREFIX, sql_prefix
 
@@ -52,6 +52,8 @@ LINGER_SECONDS = 0.005
 """How long the last of many messages waits for its successor."""
 
 _HEADERS_AT_MOST = 1_024
+
+_EVERYTHING = (1 << 64) - 1
 
 REACHED_EVERY_SECONDS = 0.25
 
@@ -71,7 +73,7 @@ class Pipeline:
         oversize: Oversize,
         source_id: str,
         progress: Progress,
-        stored: Position,
+        stored: StoredEnd,
         codec: Codec,
         limits: PublishLimits,
         status: Status,
@@ -83,7 +85,8 @@ class Pipeline:
         self._oversize = oversize
         self._source_id = source_id
         self._progress = progress
-        self._stored = stored
+        self._stored = stored.position
+        self._meeting = Meeting(stored.witness, progress.read_lsn)
         self._codec = codec
         self._limits = limits
         self._status = status
@@ -93,13 +96,18 @@ class Pipeline:
         self._relations: dict[int, Relation] = {}
         self._encoders: dict[int, Encoder] = {}
         self._announced: dict[TableName, str | None] = {}
-        self._hot = HotPath(self._assembler, self._outbox, progress, status, stored.commit_lsn)
+        self._hot = HotPath(self._assembler, self._outbox, progress, status, _EVERYTHING)
         self._insertions: deque[Insertion] = deque()
-        self._alone = stored
+        self._alone = stored.position
         """The last position outside any transaction that is, or may be, taken."""
 
         self.learning = asyncio.Lock()
         """Held while a table's shape is looked up, registered and announced."""
+
+        self.is_proven = asyncio.Event()
+        """Set once the WAL is known to contain what the stream holds; nothing is sent before."""
+
+        self._note_proof()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Stream until `stop` is set, then publish and confirm every whole transaction read."""
@@ -148,7 +156,12 @@ class Pipeline:
         message = decode_message(data.payload)
         if isinstance(message, Relation):
             return self._adopt(message)
+        if not self._meeting.is_over:
+            self._prove(message)
         for part in self._assembler.feed(data.start, message):
+            if isinstance(part, TransactionEnd) and not self._meeting.is_over:
+                # Confirmed with the first transaction that proves this history, or never.
+                continue
             if isinstance(part, TransactionEnd):
                 self._outbox.end_transaction()
                 self._progress.transaction_ended(part.end_lsn, time.monotonic())
@@ -160,6 +173,23 @@ class Pipeline:
             else:
                 await self._queue(part)
         return None
+
+    def _prove(self, message: WalMessage) -> None:
+        """Look for the stream's last transaction among those that are read again."""
+        match message:
+            case Begin():
+                ts = iso_timestamp(message.commit_time)
+                self._meeting.take(Witness(message.commit_lsn, message.xid, ts))
+            case LogicalDecodingMessage(transactional=False):
+                self._meeting.take(Witness(message.lsn - 1, 0, None))
+        self._note_proof()
+        if self._meeting.is_over:
+            self._progress.trust_stored(time.monotonic())
+
+    def _note_proof(self) -> None:
+        if self._meeting.is_over:
+            self.is_proven.set()
+            self._hot.skip_until(self._stored.commit_lsn)
 
     def _must_end(self) -> bool:
         """Whether to go frame by frame, not to miss the end of the transaction that is open."""
@@ -179,8 +209,9 @@ class Pipeline:
         return self._progress.total_sent
 
     @property
-    def acknowledged(self) -> int:
-        return self._progress.total_acknowledged
+    def safe(self) -> int:
+        """How many of the messages sent are safe, by the mark that the slot is confirmed by."""
+        return self._progress.total_safe(time.monotonic())
 
     async def reached(self, lsn: int) -> None:
         """Wait until everything that was committed before a position has been read.
@@ -215,6 +246,8 @@ class Pipeline:
         lsn = self._progress.read_lsn - 1
         if self._assembler.in_transaction or lsn < self._alone.commit_lsn:
             return None
+        if not self._meeting.is_over:
+            return None
         seq = self._alone.ordinal + 1 if lsn == self._alone.commit_lsn else 0
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         return Place(lsn=lsn, commit_lsn=lsn, commit_ts=now, xid=0, seq=seq, last=True)
@@ -224,9 +257,12 @@ class Pipeline:
         self._relations[relation.relation_id] = relation
         self._encoders.pop(relation.relation_id, None)
         self._hot.forget(relation.relation_id)
+        self._shapes.described(relation.relation_id)
 
     def _follow(self, keepalive: Keepalive) -> None:
-        if not self._assembler.in_transaction:
+        if not self._assembler.in_transaction and not self._meeting.is_over:
+            self._meeting.pass_idle(keepalive.wal_end)
+        elif not self._assembler.in_transaction:
             self._progress.idle_at(keepalive.wal_end, time.monotonic())
         if keepalive.reply_requested:
             self._tell()
@@ -271,18 +307,21 @@ class Pipeline:
         Any role can write such a message, so it only says where to look: the catalog has the facts.
         What it does not confirm is not passed on as the bridge's word.
         """
-        rewritten = {event.relation_id for event in events if event.kind == "rewrite"}
-        for relation_id in sorted({event.relation_id for event in events}):
-            await self._look_at(relation_id, place, is_rewritten=relation_id in rewritten)
+        kinds = defaultdict[int, set[DdlKind]](set)
+        for event in events:
+            kinds[event.relation_id].add(event.kind)
+        for relation_id in sorted(kinds):
+            await self._look_at(relation_id, place, kinds[relation_id])
         if known := await self._shapes.confirmed(events, place):
-            content = message.content if len(known) == len(events) else format_ddl(known).encode()
-            self._send(self._logical_message(replace(message, content=content), place, DDL_PREFIX))
+            # Written anew: what is no event to us may be one to a reader that is less strict.
+            told = replace(message, content=format_ddl(known).encode())
+            self._send(self._logical_message(told, place, DDL_PREFIX))
         else:
             self._send(self._logical_message(message, place))
 
-    async def _look_at(self, relation_id: int, place: Place, *, is_rewritten: bool) -> None:
+    async def _look_at(self, relation_id: int, place: Place, kinds: Collection[DdlKind]) -> None:
         async with self.learning:
-            shape = await self._shapes.altered(relation_id, place, is_rewritten=is_rewritten)
+            shape = await self._shapes.altered(relation_id, place, kinds)
             if shape is None:
                 return
             revision = await self._shapes.register(shape, place.lsn)
@@ -294,12 +333,13 @@ class Pipeline:
         """Put a shape into the stream unless it is the last one there, or on its way there."""
         if shape.name not in self._announced:
             self._announced[shape.name] = await self._shapes.announced(shape.name)
-        if self._announced[shape.name] == shape.fingerprint and not shape.rewritten:
-            return
-        self._announced[shape.name] = shape.fingerprint
-        self._send(
-            ShapeChange(shape=shape, place=place, schema_revision=revision, source=self._source_id)
-        )
+        if self._announced[shape.name] != shape.fingerprint or shape.rewritten:
+            self._announced[shape.name] = shape.fingerprint
+            source = self._source_id
+            self._send(
+                ShapeChange(shape=shape, place=place, schema_revision=revision, source=source)
+            )
+        self._shapes.told(shape)
 
     def _logical_message(
         self, message: LogicalDecodingMessage, place: Place, prefix: str | None = None

@@ -6,14 +6,14 @@ One folder implements each: `postgres/` the source, `jetstream/` the sink and th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from bridge.compression import StoredDictionary
 from bridge.outbox import Message
 from bridge.protocol.messages import Relation
 from schemas.compression import Dictionary
-from schemas.ddl import DdlEvent
+from schemas.ddl import DdlEvent, DdlKind
 from schemas.events import Place
 from schemas.names import TableName
 from schemas.shapes import TableShape
@@ -68,12 +68,15 @@ class Shapes(Protocol):
         """Say what a relation looks like to a change at this place."""
 
     async def altered(
-        self, relation_id: int, place: Place, *, is_rewritten: bool
+        self, relation_id: int, place: Place, kinds: Collection[DdlKind]
     ) -> TableShape | None:
         """Look at a table that DDL touched at this place; None if there is nothing to announce.
 
-        `is_rewritten` says that ALTER TABLE is reported to have written a new file.
+        `kinds` is what DDL is reported to have done to it.
         """
+
+    def described(self, relation_id: int) -> None:
+        """Note that the WAL describes a table, which it does again whenever it was altered."""
 
     def truncated(self, relation_id: int, xid: int) -> None:
         """Note that a transaction sent a TRUNCATE of a table."""
@@ -86,6 +89,9 @@ class Shapes(Protocol):
 
     async def announced(self, table: TableName) -> str | None:
         """Give the fingerprint of the last shape the stream carries."""
+
+    def told(self, shape: TableShape) -> None:
+        """Note that the stream carries a shape, or has it queued: only then is it told."""
 
 
 class Dictionaries(Protocol):

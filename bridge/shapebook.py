@@ -10,10 +10,11 @@ and whoever changed its rows afterwards began to do so later: so the change's ow
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from bridge.attnums import is_later
+from bridge.claims import Claims
 from bridge.config import BridgeConfig
 from bridge.jetstream import control
 from bridge.jetstream.registry import Registry
@@ -23,8 +24,9 @@ from bridge.protocol.messages import Relation
 from bridge.relations import TableFacts, is_settled, shape_of
 from bridge.repeats import Repeats
 from bridge.status import Status
+from bridge.storage import TableStorage
 from bridge.tablememory import TableMemory
-from schemas.ddl import DdlEvent, is_confirmed
+from schemas.ddl import DdlEvent, DdlKind
 from schemas.events import Place
 from schemas.names import TableName
 from schemas.shapes import TableShape
@@ -107,77 +109,119 @@ class ShapeBook:
         self._memory = memory
         self._config = config
         self._status = status
+        self._claims = Claims()
+        self._overtaken_in: dict[int, int] = {}
+        """By table, the transaction whose DDL was last found to be altered again."""
+
         self._repeats = Repeats()
 
     async def shape(self, relation: Relation, place: Place) -> TableShape:
         if known := self._known.shape(relation, place.xid):
-            return self._told(known)
+            return self._memory.dress(known)
         with connection.translated(self._config.postgres):
             await until_visible(self._source, place.xid)
             read = await read_table(self._source, self._config.publication, relation)
+        if read.relation is not None and read.storage is None:
+            self._memory.glimpse(relation.relation_id, TableName(relation.schema, relation.table))
         if is_settled(relation, read.facts, place.xid):
             shape = shape_of(relation, read.facts, place.xid)
             if read.storage is None or read.name != shape.name:
-                return self._told(shape)
+                return self._memory.dress(shape)
             if not read.storage.is_covered_by(shape):
                 # Columns were added since; their fills are read with the shape that has them.
                 return self._memory.dress_older(shape, read.storage)
-            self._memory.assess(shape, read.storage, is_watched=True)
-            return self._told(shape)
+            if self._memory.assess(shape, read.storage, is_watched=True):
+                self._registry.recall(shape.name, read.storage)
+            return self._memory.dress(shape)
         with control.translated(self._config.nats):
-            before = await self._registry.shape_before(relation, place.lsn)
+            name = TableName(relation.schema, relation.table)
+            before = await self._registry.shape_before(relation.relation_id, name, place.lsn)
         shape = shape_of(relation, read.facts, place.xid, before)
         return self._memory.dress_older(shape, read.storage)
 
     async def altered(
-        self, relation_id: int, place: Place, *, is_rewritten: bool
+        self, relation_id: int, place: Place, kinds: Collection[DdlKind]
     ) -> TableShape | None:
-        """Look at a table that DDL touched, unless it is gone, renamed or altered again by now."""
+        """Look at a table that DDL touched; None if there is nothing to announce.
+
+        One that is gone, renamed or altered again by now cannot be described as it was here. If its
+        rows may read otherwise since, consumers learn that at this place, with the shape they know.
+        """
         if relation_id not in self._memory.seen:
+            return None
+        if not self._claims.may_look(relation_id, place.xid, kinds):
             return None
         with connection.translated(self._config.postgres):
             await until_visible(self._source, place.xid)
             read = await read_table(self._source, self._config.publication, relation_id)
         name = self._memory.seen[relation_id].name
         if read.relation is None or read.storage is None or read.name != name:
-            return None
+            return await self._overtaken(relation_id, read.storage, place, kinds)
         if not is_settled(read.relation, read.facts, place.xid):
-            return None
+            return await self._overtaken(relation_id, read.storage, place, kinds)
         shape = shape_of(read.relation, read.facts)
-        self._memory.assess(shape, read.storage, is_watched=True, is_rewritten=is_rewritten)
-        return self._told(shape)
+        self._memory.assess(shape, read.storage, is_watched=True, is_rewritten="rewrite" in kinds)
+        return self._memory.dress(shape)
+
+    async def _overtaken(
+        self,
+        relation_id: int,
+        now: TableStorage | None,
+        place: Place,
+        kinds: Collection[DdlKind],
+    ) -> TableShape | None:
+        is_altered, is_rewritten = "alter" in kinds, "rewrite" in kinds
+        if not (is_altered or is_rewritten):
+            # It was renamed, dropped, published or not: that is told by the event itself.
+            return None
+        if not self._memory.may_differ(relation_id, now, is_rewritten=is_rewritten):
+            return None
+        if self._overtaken_in.get(relation_id) == place.xid:
+            # One statement is reported more than once; each mark would cost a snapshot.
+            return None
+        self._overtaken_in[relation_id] = place.xid
+        name = self._memory.seen[relation_id].name
+        with control.translated(self._config.nats):
+            before = await self._registry.shape_before(relation_id, name, place.lsn)
+        return before and replace(self._memory.filled(before), rewritten=True)
+
+    def described(self, relation_id: int) -> None:
+        self._claims.described(relation_id)
 
     def truncated(self, relation_id: int, xid: int) -> None:
         self._memory.truncated(relation_id, xid)
 
     async def confirmed(self, events: Sequence[DdlEvent], place: Place) -> list[DdlEvent]:
         """Leave out what the catalog does not bear out: any role can write such events."""
-        with connection.translated(self._config.postgres):
-            await until_visible(self._source, place.xid)
-            ids = sorted({event.relation_id for event in events})
-            states = await relation_states(self._source, self._config.publication, ids)
-        known = [event for event in events if is_confirmed(event, states.get(event.relation_id))]
+        claims, memory = self._claims, self._memory
+        if asked := claims.to_ask(events, place.xid, memory.seen):
+            with connection.translated(self._config.postgres):
+                await until_visible(self._source, place.xid)
+                states = await relation_states(self._source, self._config.publication, asked)
+            claims.learn(asked, states)
+        known = list[DdlEvent]()
         for event in events:
-            if event not in known:
-                self._doubt(event)
+            names = memory.names(event.relation_id)
+            if claims.is_true(event, names):
+                known.append(event)
+            elif names and claims.is_false(event, names):
+                self._doubt(event.kind, memory.seen[event.relation_id].name)
         return known
 
-    def _doubt(self, event: DdlEvent) -> None:
-        text = f"{event.kind} of {event.name}"
+    def _doubt(self, kind: DdlKind, table: TableName) -> None:
+        """Warn of a claim, by the table's own name: the one in the message is anybody's."""
+        text = f"{kind} of {table}"
         if self._repeats.may_say(text):
             _log.warning("a bridge-ddl message in the WAL reports a %s, and the catalog does not"
                          " confirm it: it is left out", text)  # fmt: skip
 
-    def _told(self, shape: TableShape) -> TableShape:
-        """Give a shape as it is announced now: consumers are owed nothing more of it."""
-        dressed = self._memory.dress(shape)
-        if reasons := self._memory.owed.get(shape.relation_id):
+    def told(self, shape: TableShape) -> None:
+        if reasons := self._memory.tell(shape):
             _log.warning("table %s needs a new snapshot: %s", shape.name, "; ".join(reasons))
-        self._memory.tell(shape.relation_id)
-        return dressed
 
     async def register(self, shape: TableShape, lsn: int) -> int:
         adopt_table(shape, self._status)
+        self._memory.announce(shape.relation_id, shape.name)
         with control.translated(self._config.nats):
             return await self._registry.register(shape, lsn)
 

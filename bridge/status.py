@@ -118,12 +118,18 @@ class Status:
     published: Counter[str] = field(default_factory=Counter)
     published_bytes: int = 0
     skipped: int = 0
+    forks: int = 0
     source_reconnects: int = 0
     sink_reconnects: int = 0
     acked_lsn: int = 0
     safe_lsn: int = 0
     confirmed_lsn: int = 0
     last_sequence: int = 0
+    lost_tails: int = 0
+    """How often the stream had lost what it had acknowledged."""
+
+    lost_messages: int = 0
+    gaps_marked: int = 0
     last_commit_ts: str | None = None
     last_processing_us: int = 0
     in_flight_messages: int = 0
@@ -194,12 +200,18 @@ class Status:
             "events_published": self.events_published,
             "published": dict(self.published),
             "events_skipped": self.skipped,
+            "forks_marked": self.forks,
             "bytes_published": self.published_bytes,
             "in_flight": {"messages": self.in_flight_messages, "bytes": self.in_flight_bytes},
             "acked_lsn": str(Lsn(self.acked_lsn)),
             "safe_lsn": str(Lsn(self.safe_lsn)),
             "confirmed_lsn": str(Lsn(self.confirmed_lsn)),
             "last_stream_sequence": self.last_sequence,
+            "lost_tails": {
+                "count": self.lost_tails,
+                "messages": self.lost_messages,
+                "gaps_marked": self.gaps_marked,
+            },
             "last_commit_ts": self.last_commit_ts,
             "reconnects": {"postgres": self.source_reconnects, "nats": self.sink_reconnects},
             "lag_seconds": _rounded(self.lag_seconds),

@@ -1,21 +1,22 @@
 """What the bridge knows of published tables, and what consumers have not been told yet.
 
-`assess` takes what the catalog says now and compares it with what it said before. Where values of
-existing rows may have changed, consumers are owed a `rewritten` announcement. `dress` gives a shape
-as it is to be announced, `tell` notes that it was queued, and only then may the storage it was
-based on be remembered: after a crash in between the comparison finds the same difference again.
+`assess` takes what the catalog says now and compares it with what it said before. If values of
+existing rows may have changed, consumers are owed a `rewritten` announcement; of a column that was
+added they are owed one with its `fill`. `dress` gives a shape as it is to be announced, `tell`
+notes that it was queued, and only then may the storage it was based on be remembered: after a crash
+in between the comparison finds the same difference again.
 Pure; `catalogwatch` and `shapebook` bring the facts and carry the announcements.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from bridge.storage import TableStorage, added_fills, compare, reads_alike
+from bridge.storage import NOTHING_KNOWN, TableStorage, added_fills, compare, reads_alike
 from schemas.names import TableName
-from schemas.shapes import NO_FILL, TableShape
+from schemas.shapes import NO_FILL, TableShape, Unfilled
 from schemas.values import Value
 
 TRUNCATES_KEPT = 100
@@ -30,20 +31,33 @@ class Seen:
     storage: TableStorage
 
 
+@dataclass(frozen=True, slots=True)
+class Owed:
+    """An announcement that consumers wait for, unknowingly."""
+
+    reasons: tuple[str, ...] = ()
+    """Why values of existing rows may have changed; without any it does not say `rewritten`."""
+
+    columns: frozenset[int] = frozenset()
+    """Columns that were added, by attnum: a shape that lacks one does not tell of it."""
+
+
 class TableMemory:
     """Follows the tables of one session by their OID."""
 
     def __init__(self, forgotten: Iterable[TableName] = ()) -> None:
         self.seen: dict[int, Seen] = {}
-        self.owed: dict[int, tuple[str, ...]] = {}
-        """Why each table is to be announced as rewritten."""
+        self.owed: dict[int, Owed] = {}
+        """What is to be announced of each table."""
 
         self.version = 0
         """Rises with every look, so that whoever holds an older one can tell."""
 
         self._forgotten = set(forgotten)
+        self._announced: dict[int, list[TableName]] = {}
         self._fills: dict[int, dict[int, tuple[int, Value]]] = {}
         self._due: dict[int, Seen] = {}
+        self._blind: dict[int, set[int]] = {}
         self._truncated: dict[int, deque[int]] = {}
 
     def truncated(self, relation_id: int, xid: int) -> None:
@@ -58,6 +72,7 @@ class TableMemory:
             for column in shape.columns
             if column.fill is not NO_FILL
         }
+        self._note_blind(shape)
 
     def assess(
         self,
@@ -66,8 +81,10 @@ class TableMemory:
         *,
         is_watched: bool,
         is_rewritten: bool = False,
-    ) -> None:
+    ) -> bool:
         """Compare what the catalog says of a table, in the shape that it has there, with before.
+
+        Says whether the table is new and nothing is owed: then its first entry can remember this.
 
         `is_rewritten` is a report that ALTER TABLE wrote a new file. It is believed if the file is
         another: SET LOGGED leaves no other trace of the rows that came while it was UNLOGGED.
@@ -77,21 +94,54 @@ class TableMemory:
         before = self.seen.get(relation_id)
         if before is None:
             self._begin(shape, storage)
-            return
+            return relation_id not in self.owed
         told = self._truncated.get(relation_id, ())
         reasons = compare(before.storage, storage, is_watched=is_watched, truncated_by=told)
         fills = added_fills(shape, before.storage, storage)
-        if not reasons and is_rewritten and before.storage.filenode != storage.filenode:
+        if not reasons and is_rewritten and before.storage.file.node != storage.file.node:
             reasons = ("ALTER TABLE is reported to have rewritten the table",)
         if not reasons and NO_FILL in fills.values():
             reasons = ("the value of an added column has no exact native form",)
+        if not reasons and self._is_late(relation_id, fills, storage):
+            reasons = ("a column was announced before it was known what existing rows hold",)
+        self._blind.pop(relation_id, None)
         types = {column.position: column.type_oid for column in shape.columns}
         self._fills.setdefault(relation_id, {}).update(
             {at: (types[at], fill) for at, fill in fills.items() if fill is not NO_FILL}
         )
-        if reasons:
-            self.owe(relation_id, *reasons)
+        if reasons or fills:
+            self.owe(relation_id, *reasons, columns=fills)
         self._saw(relation_id, Seen(before.name, storage))
+        return False
+
+    def _is_late(
+        self, relation_id: int, fills: Mapping[int, Value | Unfilled], storage: TableStorage
+    ) -> bool:
+        """Whether a fill is found behind changes of its column, so that no fill tells which rows.
+
+        A column at an attnum that no column ever had was announced at a wrong one.
+        """
+        blind = self._blind.get(relation_id, ())
+        return any(fills.get(at) is not None or at not in storage.columns for at in blind)
+
+    def may_differ(self, relation_id: int, now: TableStorage | None, *, is_rewritten: bool) -> bool:
+        """Whether rows may read otherwise than consumers know; changes nothing.
+
+        Of a table that is gone or locked by now, `None`, nothing is known.
+        """
+        if now is None or relation_id in self.owed:
+            return True
+        before, told = self.seen[relation_id].storage, self._truncated.get(relation_id, ())
+        if is_rewritten and before.file.node != now.file.node:
+            return True
+        is_wider = not now.columns.keys() <= before.columns.keys()
+        return is_wider or bool(compare(before, now, is_watched=True, truncated_by=told))
+
+    def glimpse(self, relation_id: int, name: TableName) -> None:
+        """Meet a table of which only changes are left: consumers will know it, and it must end."""
+        if relation_id not in self.seen:
+            self.version += 1
+            self.seen[relation_id] = Seen(name, NOTHING_KNOWN)
 
     def _begin(self, shape: TableShape, storage: TableStorage) -> None:
         """Meet a table; one whose name was published before has rows that nobody was told of."""
@@ -106,22 +156,40 @@ class TableMemory:
             self._due[relation_id] = seen
         self.seen[relation_id] = seen
 
-    def owe(self, relation_id: int, *reasons: str) -> None:
-        """Note why consumers need a new snapshot of a table."""
-        self.owed[relation_id] = (*self.owed.get(relation_id, ()), *reasons)
+    def owe(self, relation_id: int, *reasons: str, columns: Iterable[int] = ()) -> None:
+        """Note why consumers need a new snapshot of a table, and the fill of which columns."""
+        owed = self.owed.get(relation_id, Owed())
+        self.owed[relation_id] = Owed((*owed.reasons, *reasons), owed.columns | {*columns})
         self._due.pop(relation_id, None)
 
     def rename(self, relation_id: int, name: TableName) -> None:
         """Note under what name consumers know a table from now on."""
         self._saw(relation_id, replace(self.seen[relation_id], name=name))
+        self._announced.pop(relation_id, None)
+
+    def announce(self, relation_id: int, name: TableName) -> None:
+        """Note that changes announce a table by a name, maybe before its rename is reported."""
+        names = self._announced.setdefault(relation_id, [])
+        names[:] = [*(one for one in names if one != name), name]
+
+    def names(self, relation_id: int) -> set[TableName]:
+        """Give the names by which consumers know a table: none, one, or more during a rename."""
+        if relation_id not in self.seen:
+            return set()
+        return {self.seen[relation_id].name, *self._announced.get(relation_id, ())}
+
+    def last_name(self, relation_id: int) -> TableName:
+        """Give the name under which a table was last announced."""
+        return (self._announced.get(relation_id) or [self.seen[relation_id].name])[-1]
 
     def forget(self, relation_id: int, *, is_name_free: bool) -> None:
         """Note that consumers know that a table is gone, or is published no more."""
-        gone = self.seen.pop(relation_id)
-        for known in (self.owed, self._fills, self._due):
+        names = self.names(relation_id)
+        del self.seen[relation_id]
+        for known in (self.owed, self._fills, self._due, self._blind, self._announced):
             known.pop(relation_id, None)
         if is_name_free:
-            self._forgotten.add(gone.name)
+            self._forgotten |= names
 
     def filled(self, shape: TableShape) -> TableShape:
         """Give a shape with what rows hold that are older than its columns."""
@@ -140,7 +208,8 @@ class TableMemory:
 
     def dress(self, shape: TableShape) -> TableShape:
         """Give a shape as it is to be announced."""
-        return replace(self.filled(shape), rewritten=shape.relation_id in self.owed)
+        owed = self.owed.get(shape.relation_id, Owed())
+        return replace(self.filled(shape), rewritten=bool(owed.reasons))
 
     def dress_older(self, shape: TableShape, now: TableStorage | None) -> TableShape:
         """Give a shape that the catalog has left behind, as it is to be announced.
@@ -156,10 +225,34 @@ class TableMemory:
         columns = (replace(c, fill=fills.get(c.position, c.fill)) for c in shape.columns)
         return replace(shape, columns=tuple(columns), rewritten=is_unknown)
 
-    def tell(self, relation_id: int) -> None:
-        """Note that a table's announcement is queued, as `dress` gave it."""
-        if self.owed.pop(relation_id, None):
+    def tell(self, shape: TableShape) -> tuple[str, ...]:
+        """Note that an announcement is queued, and give the reasons that were owed with it."""
+        relation_id = shape.relation_id
+        self._note_blind(shape)
+        owed = self.owed.get(relation_id)
+        if owed is None or (owed.reasons and not shape.rewritten):
+            return ()
+        left = owed.columns - {column.position for column in shape.columns}
+        if left:
+            self.owed[relation_id] = Owed(columns=left)
+        else:
+            del self.owed[relation_id]
             self._due[relation_id] = self.seen[relation_id]
+        return owed.reasons
+
+    def _note_blind(self, shape: TableShape) -> None:
+        """Remember columns that are announced without a word of what existing rows hold."""
+        seen = self.seen.get(shape.relation_id)
+        if seen is None or shape.rewritten:
+            return
+        unknown = {
+            column.position
+            for column in shape.columns
+            if column.fill is NO_FILL and column.position not in seen.storage.columns
+        }
+        if unknown:
+            self.version += 1  # A look that began before has no word of these columns.
+            self._blind.setdefault(shape.relation_id, set()).update(unknown)
 
     def take_due(self) -> dict[int, Seen]:
         """Give what may be remembered once everything that is queued by now is stored."""

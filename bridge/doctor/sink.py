@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 
 from bridge.doctor.findings import Answer, Check, Said, mebibytes
@@ -9,6 +10,9 @@ from bridge.facts import Facts, SinkFacts, StoreFinding, Unreachable
 
 OLDEST_NATS = (2, 14)
 """The first with fast-ingest batches."""
+
+SYNCING_NATS = (2, 14, 7)
+"""The first that syncs everything it should: 2.14.5 to 2.14.7 closed holes in its file store."""
 
 
 def _of_sink(judge: Callable[[Facts, SinkFacts], Answer]) -> Callable[[Facts], Answer]:
@@ -25,11 +29,17 @@ def _sink_reachable(facts: Facts) -> Said:
 
 def _sink_version(_: Facts, sink: SinkFacts) -> Said:
     parts = sink.version.split(".")
-    numbers = tuple(int(part) for part in parts[:2] if part.isdigit())
-    if numbers < OLDEST_NATS:
+    numbers = tuple(int(found[0]) for part in parts[:3] if (found := re.match(r"\d+", part)))
+    if numbers[:2] < OLDEST_NATS:
         return Said("fail", f"nats-server {sink.version} cannot keep a batch in order when one of"
                     " its messages is refused",
                     f"Use nats-server {'.'.join(map(str, OLDEST_NATS))} or newer.")  # fmt: skip
+    if numbers < SYNCING_NATS:
+        return Said("warn", f"nats-server {sink.version} may fail to sync acknowledged"
+                    " messages to disk",
+                    f"Use nats-server {'.'.join(map(str, SYNCING_NATS))} or newer; from 2.15 on"
+                    " `sync_interval: always` costs little on replicated streams."
+                    )  # fmt: skip
     return Said("ok", f"nats-server {sink.version}")
 
 

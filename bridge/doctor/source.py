@@ -171,6 +171,27 @@ def _idle_timeout(_: Facts, source: SourceFacts) -> Answer:
                 " then SELECT pg_reload_conf();")  # fmt: skip
 
 
+def _failover(facts: Facts, source: SourceFacts) -> Answer:
+    """Say what a promotion of a standby would cost."""
+    if not source.standby_slots:
+        return ()
+    if source.synchronized_standby_slots is None:
+        return Said("warn", "a promoted standby has no slot: changes would be missing, and marked"
+                    " as a gap or fork", "Failover slots need PostgreSQL 17 or newer.")  # fmt: skip
+    if source.slot and not source.slot.is_failover:
+        return Said("warn", f"{facts.slot} is no failover slot: a promoted standby would not have"
+                    " it", "Over a replication connection (psql 'replication=database ...'):"
+                    f" ALTER_REPLICATION_SLOT {facts.slot} (FAILOVER true)")  # fmt: skip
+    if not source.synchronized_standby_slots:
+        return Said("warn", "a standby may be promoted without changes that consumers have already,"
+                    " which would be a fork", "ALTER SYSTEM SET synchronized_standby_slots ="
+                    f" '{','.join(source.standby_slots)}'; SELECT pg_reload_conf(); and on each"
+                    " standby sync_replication_slots = on, hot_standby_feedback = on and a dbname"
+                    " in primary_conninfo.")  # fmt: skip
+    return Said("ok", "changes are published once the standbys"
+                f" {source.synchronized_standby_slots} have them")  # fmt: skip
+
+
 SOURCE_CHECKS = (
     Check("postgres", _source_reachable),
     Check("postgres version", _of_source(_source_version)),
@@ -185,4 +206,5 @@ SOURCE_CHECKS = (
     Check("slot", _of_source(_slot)),
     Check("max_slot_wal_keep_size", _of_source(_keep_size)),
     Check("idle_replication_slot_timeout", _of_source(_idle_timeout)),
+    Check("failover", _of_source(_failover)),
 )

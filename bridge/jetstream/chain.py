@@ -20,6 +20,7 @@ from typing import ClassVar
 
 from bridge.jetstream.frames import (
     EXPECTED_ID,
+    EXPECTED_SEQUENCE,
     ChainParts,
     Delivery,
     gather,
@@ -28,8 +29,6 @@ from bridge.jetstream.frames import (
 )
 from bridge.jetstream.tally import FLOW, OUTSTANDING_ACKS, Tally, read_answer, unexpected
 from bridge.outbox import Message, all_packed, as_outgoing
-
-EXPECTED_SEQUENCE = "Nats-Expected-Last-Sequence"
 
 
 class Chain(Tally):

@@ -25,13 +25,12 @@ from bridge.jetstream.identity import (
     translate_tls,
     wants_tls,
 )
-from bridge.jetstream.refusals import ADVICE, MAY_PASS
+from bridge.jetstream.refusals import ADVICE, MAY_PASS, NO_LEADER
 
 CONNECT_TIMEOUT_SECONDS = 5
 REQUEST_TIMEOUT_SECONDS = 5
 CLOSE_TIMEOUT_SECONDS = 1
 
-_NO_JETSTREAM = "Start nats-server with --jetstream, or wait until it has read its files."
 _STREAM_PARTS = ("config", "state", "created", "cluster", "mirror", "sources", "ts")
 _NOT_IN_A_NAME = frozenset(" .*>/\\\t\r\n\0")
 
@@ -48,7 +47,8 @@ async def connect(config: NatsConfig) -> Client:
     with translated(config):
         try:
             await client.connect(
-                config.url,
+                config.urls,
+                dont_randomize=True,
                 name="walbridge",
                 connect_timeout=CONNECT_TIMEOUT_SECONDS,
                 allow_reconnect=False,
@@ -142,17 +142,21 @@ def translated(config: NatsConfig) -> Iterator[None]:
     except nats.errors.AuthorizationError as error:
         raise refused(config, error) from error
     except nats.js.errors.NoStreamResponseError as error:
-        raise SinkLost(f"NATS at {config.where}: {error}", advice=_NO_JETSTREAM) from error
+        raise SinkLost(f"NATS at {config.where}: {error}", advice=NO_LEADER) from error
     except nats.js.errors.APIError as error:
         said = error.description or type(error).__name__
         what = f"JetStream at {config.where}: {said} ({error.err_code or 'no code'})"
         if advice := ADVICE.get(error.err_code or 0):
             raise PublishRefused(what, advice=advice) from error
         if isinstance(error, MAY_PASS):
-            raise SinkLost(what, advice=_NO_JETSTREAM) from error
+            raise SinkLost(what, advice=NO_LEADER) from error
         if isinstance(error, nats.js.errors.BucketNotFoundError):
             raise SinkLost(what, advice="The next session makes it again.") from error
         raise SinkRefused(what) from error
+    except (nats.errors.NoRespondersError, nats.errors.TimeoutError) as error:
+        raise SinkLost(
+            f"JetStream at {config.where} does not answer: {reason_of(error)}", advice=NO_LEADER
+        ) from error
     except nats.errors.Error as error:
         if is_refusal(str(error)):
             raise refused(config, error) from error

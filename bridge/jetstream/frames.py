@@ -19,6 +19,9 @@ _NUMBERS = [b" %d" % number for number in range(_MANY)]
 EXPECTED_ID = "Nats-Expected-Last-Msg-Id"
 """The header that names the message which must be the stream's last."""
 
+EXPECTED_SEQUENCE = "Nats-Expected-Last-Sequence"
+"""The header that names the sequence which must be the stream's last."""
+
 PING = b"PING\r\n"
 PONG = b"PONG\r\n"
 
@@ -72,13 +75,19 @@ class BatchParts(NamedTuple):
     """Up to the message's number in its batch, from behind its subject on."""
     after: bytes
     headers: bytes
+    expected: bytes
+    """Between a message's id and the sequence it must follow; empty where it names none."""
     content: bytes
 
     @classmethod
-    def of(cls, reply: tuple[str, str], content_type: str) -> BatchParts:
+    def of(
+        cls, reply: tuple[str, str], content_type: str, *, expecting: bool = False
+    ) -> BatchParts:
         """Give them for messages without extra headers, numbered between two parts of the reply."""
         before, after = reply
-        return cls(f" {before}".encode(), after.encode(), _BEFORE_ID, _before_body(content_type))
+        expected = f"\r\n{EXPECTED_SEQUENCE}: ".encode() if expecting else b""
+        content = _before_body(content_type)
+        return cls(f" {before}".encode(), after.encode(), _BEFORE_ID, expected, content)
 
 
 class ChainParts(NamedTuple):
@@ -95,27 +104,28 @@ class ChainParts(NamedTuple):
         return cls(_BEFORE_ID, expected, _before_body(content_type))
 
 
-PublishBatch = Callable[[Sequence[PackedRow], int, BatchParts], bytes]
+PublishBatch = Callable[[Sequence[PackedRow], int, int, BatchParts], bytes]
 PublishChain = Callable[[Sequence[PackedRow], bytes, ChainParts], bytes]
 
 
-def join_batch(rows: Sequence[PackedRow], first: int, shared: BatchParts) -> bytes:
-    """Write many messages, numbered from the first on.
+def join_batch(rows: Sequence[PackedRow], first: int, behind: int, shared: BatchParts) -> bytes:
+    """Write many messages, numbered from the first on; it follows that sequence of the stream.
 
     Hot: parts that are looked up and joined with all others cost 0.4 us for each message, where
     one format took 0.7 and `publish_parts` takes 2. Compiled it is 0.1.
     """
-    before, after, headers, content = shared
-    headers_size = len(headers) - 2 + len(content)
+    before, after, headers, expected, content = shared
+    headers_size = len(headers) - 2 + len(expected) + len(content)
     parts: list[bytes] = []
     for number, (subject, msg_id, body) in enumerate(rows, first):
-        size = headers_size + len(msg_id)
+        follows = b"%d" % (behind + number - first) if expected else b""
+        size = headers_size + len(msg_id) + len(follows)
         total = size + len(body)
         parts += (
             b"HPUB ", subject, before, b"%d" % number, after,
             _NUMBERS[size] if size < _MANY else b" %d" % size,
             _NUMBERS[total] if total < _MANY else b" %d" % total,
-            headers, msg_id, content, body, b"\r\n",
+            headers, msg_id, expected, follows, content, body, b"\r\n",
         )  # fmt: skip
     return b"".join(parts)
 

@@ -2,8 +2,8 @@
 
 The server refuses whatever comes behind a message it refused, so nothing can be stored behind its
 successor. Messages go in batches (`batch`), one open at a time, or as one chain (`chain`) where the
-lane has the stream to itself. Any error ends the lane; whoever holds it then asks the stream how
-far it really is. Everything but this hot path goes through nats-py.
+lane has the stream of a single server to itself. Any error ends the lane; whoever holds it then
+asks the stream how far it really is. Everything but this hot path goes through nats-py.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import contextlib
 import re
 import secrets
 import ssl
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import TypeVar
 
@@ -42,6 +42,7 @@ from bridge.jetstream.identity import (
     translate_tls,
     wants_tls,
 )
+from bridge.jetstream.refusals import NO_LEADER
 from bridge.outbox import Message
 
 CONNECT_TIMEOUT_SECONDS = 5
@@ -72,6 +73,11 @@ class Lane:
         self._inbox = f"_INBOX.{self._name}"
         self._batches = 0
         self._open: Batch | Chain | None = None
+        self._behind: int | None = None
+        self._fence = ""
+        self._beginning = asyncio.Lock()
+        """Held while the next batch begins, or the condition for that changes."""
+
         self._on_stored: Callable[[int], None] = lambda _: None
         self._answered = asyncio.Event()
         self._failed = asyncio.Event()
@@ -82,13 +88,28 @@ class Lane:
 
     @classmethod
     async def open(cls, config: NatsConfig, ack_timeout: timedelta) -> Lane:
-        """Connect, introduce ourselves and subscribe to our acks."""
+        """Connect to the first server that lets us, introduce ourselves, subscribe to our acks."""
+        failures: list[SinkLost] = []
+        for host, port in config.servers:
+            try:
+                lane = await cls._open_one(config, host, port, ack_timeout)
+            except SinkLost as error:
+                failures.append(error)
+                continue
+            lane._listener = asyncio.create_task(lane._listen(), name="lane")
+            return lane
+        raise failures[0]
+
+    @classmethod
+    async def _open_one(
+        cls, config: NatsConfig, host: str, port: int, ack_timeout: timedelta
+    ) -> Lane:
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_SECONDS):
-                reader, writer = await asyncio.open_connection(config.host, config.port)
+                reader, writer = await asyncio.open_connection(host, port)
                 lane = cls(reader, writer, config, ack_timeout)
                 try:
-                    await lane._introduce()
+                    await lane._introduce(host)
                 except BaseException:
                     writer.close()
                     raise
@@ -98,16 +119,15 @@ class Lane:
             raise SinkLost(
                 f"NATS at {config.where} cannot be reached: {reason_of(error)}"
             ) from error
-        lane._listener = asyncio.create_task(lane._listen(), name="lane")
         return lane
 
-    async def _introduce(self) -> None:
+    async def _introduce(self, host: str) -> None:
         greeting = (await self._expect(Info)).fields
         _demand_version(str(greeting.get("version", "")), self._config)
         self.max_payload = int(greeting["max_payload"])
         if wants_tls(self._config, greeting):
             context = tls_context(self._config)
-            await self._writer.start_tls(context, server_hostname=self._config.host)
+            await self._writer.start_tls(context, server_hostname=host)
             # Whatever else came before the handshake could be anybody's.
             self._frames = ServerReader()
         options = {
@@ -140,6 +160,22 @@ class Lane:
         """
         self._open = Chain(self._inbox, stream, behind=behind)
 
+    def follow(self, *, behind: int) -> None:
+        """Let every message follow the one before it, the first one the message of that sequence.
+
+        For a stream that nobody else writes to, in a cluster too.
+        """
+        self._behind = behind
+
+    def fence(self, condition: str) -> None:
+        """Let every batch begin only while these headers hold."""
+        self._fence = condition
+
+    async def renew_fence(self, renew: Callable[[], Awaitable[str]]) -> None:
+        """Replace the condition; no batch begins until the new one is there."""
+        async with self._beginning:
+            self._fence = await renew()
+
     async def send(
         self,
         messages: Sequence[Message],
@@ -152,15 +188,20 @@ class Lane:
         if self._failure is not None:
             raise self._failure
         if self._open is None:
-            self._batches += 1
-            # The stream knows batches by id alone, also those of other bridges and of our past.
-            self._open = Batch(self._inbox, f"{self._name}-{self._batches}")
+            async with self._beginning:
+                self._open = self._next_batch()
         sending, self._on_stored = self._open, on_stored
         self._write(sending.frames(messages, content_type, close=close))
         while not (sending.is_complete if close else sending.has_room):
             await self._progress()
         if close:
             self._close(sending)
+
+    def _next_batch(self) -> Batch:
+        self._batches += 1
+        # The stream knows batches by id alone, also those of other bridges and of our past.
+        batch_id = f"{self._name}-{self._batches}"
+        return Batch(self._inbox, batch_id, behind=self._behind, fence=self._fence)
 
     def _write(self, frames: Iterable[bytes]) -> None:
         try:
@@ -172,6 +213,8 @@ class Lane:
     def _close(self, sending: Batch | Chain) -> None:
         """Leave behind what takes no more."""
         self._open = sending if sending.goes_on else None
+        if self._behind is not None and not sending.goes_on:
+            self._behind += sending.sent
 
     async def settle(self) -> None:
         """Wait until what a cancelled sender had closed is stored, or refused.
@@ -200,7 +243,8 @@ class Lane:
                 await self._answered.wait()
         except TimeoutError:
             raise SinkLost(
-                f"no ack from NATS at {self._config.where} within {self._ack_timeout:g} s"
+                f"no ack from NATS at {self._config.where} within {self._ack_timeout:g} s",
+                advice=NO_LEADER,
             ) from None
         if self._failure is not None:
             raise self._failure

@@ -6,16 +6,17 @@ the last message of each of its tables, and goes on behind the furthest of them.
 A KV entry says since when, at the latest, its table looked so (`lsn`). When changes are read that
 are older than the catalog, the entries tell what the table looked like then.
 
-An entry also holds what the catalog said of the table's storage when the bridge last told consumers
-everything (`storage`); every new revision carries it on, until `remember` replaces it. A table that
-is gone has a delete marker, which names the source, so that its messages are still found.
+What the catalog said of a table's storage when the bridge last told consumers everything is in the
+KV bucket `storage`, apart from the schema history. Earlier bridges kept it in the entries, where it
+is still found. It is never ahead of what consumers know, so it is written before the entry. A table
+that is gone has a delete marker, which names the source, so that its messages are still found.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import nats.js.errors
@@ -24,9 +25,10 @@ from nats.js.api import RawStreamMsg
 from nats.js.kv import KeyValue
 
 from bridge.errors import SinkRefused, reason_of
+from bridge.history import EndFinder, StoredEnd, StoredFork
 from bridge.jetstream.dictionaries import DictionaryStore
+from bridge.jetstream.frames import EXPECTED_SEQUENCE
 from bridge.jetstream.oversize import OversizeStore
-from bridge.protocol.messages import Relation
 from bridge.storage import TableStorage
 from schemas.codecs import (
     CONTENT_TYPE,
@@ -37,22 +39,40 @@ from schemas.codecs import (
     decode_entry,
 )
 from schemas.events import LogicalMessage, Place
+from schemas.forks import parse_fork
 from schemas.names import TableName
-from schemas.positions import ORIGIN, Position
 from schemas.shapes import TableShape
-from schemas.streams import CDC_STREAM, SCHEMAS_BUCKET
-from schemas.subjects import message_filter, schema_filter, schema_subject, table_filter
+from schemas.streams import CDC_STREAM, SCHEMAS_BUCKET, STORAGE_BUCKET
+from schemas.subjects import (
+    FORK_PREFIX,
+    is_session_subject,
+    message_filter,
+    message_subject,
+    schema_filter,
+    schema_subject,
+    session_subject,
+    table_filter,
+)
 
 _SCHEMAS_STREAM = f"KV_{SCHEMAS_BUCKET.name}"
 _SCHEMAS_PREFIX = f"$KV.{SCHEMAS_BUCKET.name}."
+_STORAGE_STREAM = f"KV_{STORAGE_BUCKET.name}"
+_STORAGE_PREFIX = f"$KV.{STORAGE_BUCKET.name}."
 _KV_OPERATION = "KV-Operation"
 _SOURCE = "Bridge-Source"
 """Header of a delete marker: which slot's table it was."""
 
 
+def _nothing() -> None:
+    """Do nothing between requests."""
+
+
 @dataclass(frozen=True, slots=True)
 class ShapeEntry:
-    """One revision of a table's entry; `source` names the slot that wrote it."""
+    """One revision of a table's entry; `source` names the slot that wrote it.
+
+    `storage` is what is remembered beside it, or what an earlier bridge kept in it.
+    """
 
     revision: int
     lsn: int
@@ -89,8 +109,12 @@ class Registry:
         self._current: dict[str, ShapeEntry] = {}
         self._newest: dict[str, ShapeEntry] = {}
         self._storage: dict[str, TableStorage] = {}
+        self._kept: dict[str, tuple[int, TableStorage]] = {}
         self.forgotten: set[TableName] = set()
         """Tables of ours whose entries were deleted, when `latest_entries` last looked."""
+
+        self.last_fork: StoredFork | None = None
+        """The last fork of this source in the stream, when `stored_end` last looked."""
 
         self._bucket: KeyValue | None = None
         self._announcing: set[str] | None = None
@@ -99,30 +123,46 @@ class Registry:
         self, shape: TableShape, lsn: int, latest: ShapeEntry | None
     ) -> None:
         """Make the shape that the catalog has now the latest entry of its table."""
-        token = shape.name.token
-        if latest is None or not self._describes(latest, shape) or self._is_news(latest):
+        if latest is None or not self._describes(latest, shape):
             latest = await self._put(shape, lsn)
-        self._current[token] = latest
-
-    def _is_news(self, latest: ShapeEntry) -> bool:
-        """Whether more is known of a table's storage than its entry says."""
-        known = self._storage.get(latest.shape.name.token)
-        return known is not None and known != latest.storage
+        else:
+            await self._keep(shape.name, shape.relation_id)
+        self._current[shape.name.token] = latest
 
     def recall(self, table: TableName, storage: TableStorage) -> None:
-        """Let every entry of a table that is written from now on carry this storage."""
+        """Let this storage be remembered with the next entry of a table."""
         self._storage[table.token] = storage
 
-    async def remember(self, table: TableName, storage: TableStorage) -> None:
+    async def remember(self, table: TableName, relation_id: int, storage: TableStorage) -> None:
         """Store what the catalog says of a table's storage; consumers know what it means."""
         self.recall(table, storage)
-        latest = await self._latest(table.token)
-        if latest is None or latest.source != self.source or not self._is_news(latest):
+        await self._keep(table, relation_id)
+
+    async def _keep(self, table: TableName, relation_id: int) -> None:
+        storage = self._storage.get(table.token)
+        if storage is None or self._kept.get(table.token) == (relation_id, storage):
             return
-        current = self._current.get(table.token)
-        entry = await self._put(replace(latest.shape, rewritten=False), latest.lsn)
-        if current and current.revision == latest.revision:
-            self._current[table.token] = entry
+        fields = {"source": self.source, "relation_id": relation_id, "storage": storage.to_map()}
+        subject = f"{_STORAGE_PREFIX}{table.token}"
+        await self._js.publish(subject, self._codec.encode(fields), stream=_STORAGE_STREAM)
+        self._kept[table.token] = relation_id, storage
+
+    async def remembered_entries(self) -> dict[TableName, ShapeEntry]:
+        """Give the latest entry of every table, ours with what is remembered of their storage."""
+        entries = await self.latest_entries()
+        for table, entry in entries.items():
+            if entry.source == self.source and (storage := await self._remembered(entry)):
+                self._kept[table.token] = entry.shape.relation_id, storage
+                entries[table] = replace(entry, storage=storage)
+        return entries
+
+    async def _remembered(self, entry: ShapeEntry) -> TableStorage | None:
+        subject = f"{_STORAGE_PREFIX}{entry.shape.name.token}"
+        try:
+            found = await self._js.get_last_msg(_STORAGE_STREAM, subject)
+        except nats.js.errors.NotFoundError:
+            return None
+        return _read_storage(found.data, self.source, entry.shape.relation_id)
 
     def newest(self, table: TableName) -> TableShape | None:
         """Give the shape in a table's entry that was written last, by us as far as we know."""
@@ -137,8 +177,9 @@ class Registry:
     async def forget(self, table: TableName) -> None:
         """Delete the entry of a table that is gone; its earlier revisions stay."""
         headers = {_KV_OPERATION: "DEL", _SOURCE: self.source}
-        await self._js.publish(f"{_SCHEMAS_PREFIX}{table.token}", headers=headers)
-        for known in (self._current, self._newest, self._storage):
+        for prefix in (_SCHEMAS_PREFIX, _STORAGE_PREFIX):
+            await self._js.publish(f"{prefix}{table.token}", headers=headers)
+        for known in (self._current, self._newest, self._storage, self._kept):
             known.pop(table.token, None)
 
     async def register(self, shape: TableShape, lsn: int) -> int:
@@ -163,17 +204,18 @@ class Registry:
         current = self._current.get(token)
         if current and current.revision == latest.revision:
             # What is current stays the latest, also if no change ever comes that would say so.
-            self._current[token] = await self._put(current.shape, current.lsn)
+            shown = replace(current.shape, rewritten=False)
+            self._current[token] = await self._put(shown, current.lsn)
         return revision
 
-    async def shape_before(self, relation: Relation, lsn: int) -> TableShape | None:
+    async def shape_before(self, relation_id: int, name: TableName, lsn: int) -> TableShape | None:
         """Say what a relation looked like the last time that anybody looked before `lsn`."""
         # Its entries are under its name; under any other only if it was renamed in between.
-        for keys in (TableName(relation.schema, relation.table).token, ">"):
+        for keys in (name.token, ">"):
             ours = [
                 entry
                 for entry in await self._entries(keys)
-                if (entry.source, entry.shape.relation_id) == (self.source, relation.relation_id)
+                if (entry.source, entry.shape.relation_id) == (self.source, relation_id)
             ]
             if found := latest_at(ours, lsn):
                 return found.shape
@@ -220,16 +262,11 @@ class Registry:
                 entries.append(entry)
 
     async def _put(self, shape: TableShape, lsn: int) -> ShapeEntry:
+        await self._keep(shape.name, shape.relation_id)
         bucket = await self._schemas()
         token = shape.name.token
-        storage = self._storage.get(token)
-        if storage is None and (latest := await self._latest(token)):
-            storage = latest.storage if latest.source == self.source else None
-        fields = self.describe(shape, lsn)
-        if storage is not None:
-            fields["storage"] = storage.to_map()
-        revision = await bucket.put(token, self._codec.encode(fields))
-        entry = ShapeEntry(revision, lsn, self.source, shape, storage)
+        revision = await bucket.put(token, self._codec.encode(self.describe(shape, lsn)))
+        entry = ShapeEntry(revision, lsn, self.source, shape)
         self._newest[token] = entry
         return entry
 
@@ -237,11 +274,27 @@ class Registry:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         return shape.to_map(timestamp=now, lsn=lsn, source=self.source)
 
-    async def publish(self, message: LogicalMessage) -> None:
-        """Store a message of the bridge's own in the CDC stream, before any change is sent."""
-        headers = {MESSAGE_ID: message.msg_id, CONTENT_TYPE: self._codec.content_type}
-        body = self._codec.encode(message.to_map())
+    async def publish(self, message: LogicalMessage, *, behind: int | None = None) -> None:
+        """Store a message of the bridge's own in the CDC stream, before any change is sent.
+
+        With `behind` it is stored only if that is the stream's last sequence.
+        """
+        headers = {MESSAGE_ID: message.msg_id, CONTENT_TYPE: self.content_type}
+        if behind is not None:
+            headers[EXPECTED_SEQUENCE] = str(behind)
+        body = self.encode(message)
         await self._js.publish(message.subject, body, stream=CDC_STREAM.name, headers=headers)
+
+    @property
+    def slot(self) -> str:
+        return self.source.rpartition("/")[2]
+
+    @property
+    def content_type(self) -> str:
+        return self._codec.content_type
+
+    def encode(self, message: LogicalMessage) -> bytes:
+        return self._codec.encode(message.to_map())
 
     async def announced(self, table: TableName) -> str | None:
         """Give the fingerprint of the shape that the stream's end is in."""
@@ -250,40 +303,129 @@ class Registry:
             self._announcing = set(await self._subjects(schema_filter()))
         subject = schema_subject(table)
         message = await self._last(subject) if subject in self._announcing else None
+        if message is not None and self.last_fork and self.last_fork.comes_after(message.seq or 0):
+            # What it says may never have happened, and consumers begin again at the fork.
+            return None
         return None if message is None else str((await self._fields(message)).get("fingerprint"))
 
-    async def chain_end(self) -> int | None:
-        """Give the stream's last sequence, for a chain to begin behind; None where none may.
+    async def chain_end(self) -> tuple[int, bool]:
+        """Give the stream's last sequence, and whether it is in a cluster.
 
         In a cluster every replica compares ids by itself, behind the leader's back: one that knows
         another last id, or a message that is refused, would stop the stream for all.
         """
         info = await self._js.stream_info(CDC_STREAM.name)
-        is_clustered = info.cluster is not None and bool(info.cluster.name)
-        return None if is_clustered else info.state.last_seq
+        return info.state.last_seq, info.cluster is not None and bool(info.cluster.name)
 
-    async def stored_position(self, tables: Iterable[TableName]) -> Position:
+    async def end_and_leader(self) -> tuple[int, str]:
+        """Give the stream's last sequence, and which server leads it since when."""
+        info = await self._js.stream_info(CDC_STREAM.name)
+        cluster = info.cluster
+        return info.state.last_seq, f"{cluster.leader} {cluster.leader_since}" if cluster else ""
+
+    async def max_age(self) -> timedelta:
+        """Say how long the stream keeps messages; 0 is for ever."""
+        info = await self._js.stream_info(CDC_STREAM.name)
+        return timedelta(seconds=info.config.max_age or 0)
+
+    async def duplicate_window(self) -> timedelta:
+        """Say how long the stream remembers message ids."""
+        info = await self._js.stream_info(CDC_STREAM.name)
+        return timedelta(seconds=info.config.duplicate_window or 0)
+
+    async def stored_end(
+        self, tables: Iterable[TableName], meanwhile: Callable[[], None] = _nothing
+    ) -> StoredEnd:
         """Find the furthest of this slot's changes and messages that the stream holds.
 
-        Besides the tables published now it asks for those that were: the WAL still holds the
-        changes of a table that was renamed, or left the publication, since.
+        What a fork has declared invalid does not count. `meanwhile` is called between requests.
         """
-        furthest = ORIGIN
-        entries = await self.latest_entries()
+        self.last_fork = await self._find_fork()
+        finder = EndFinder(self.last_fork)
+        ours = await self.slot_tables(tables, meanwhile)
+        async for message in self._last_messages(ours, meanwhile):
+            finder.add(*await self._placed(message))
+        return finder.end
+
+    async def slot_tables(
+        self, tables: Iterable[TableName], meanwhile: Callable[[], None] = _nothing
+    ) -> set[TableName]:
+        """Give every table under whose subjects the stream may hold changes of this slot.
+
+        Besides the tables published now those that were: the WAL still holds the changes of a table
+        that was renamed, or left the publication, since.
+        """
+        entries = await self.latest_entries(meanwhile)
         # The slot is ours by now: nobody else writes entries of our tables from here on.
         self._newest = {table.token: self._as_known(table, read) for table, read in entries.items()}
-        before = [table for table, entry in entries.items() if entry.source == self.source]
-        for table in {*tables, *before, *self.forgotten}:
-            message = await self._last(table_filter(table))
-            if message is not None:
-                furthest = max(furthest, await self._position(message))
-        for subject in await self._subjects(message_filter()):
-            message = await self._last(subject)
-            if message and (await self._fields(message)).get("source") == self.source:
-                furthest = max(furthest, await self._position(message))
-        return furthest
+        before = {table for table, entry in entries.items() if entry.source == self.source}
+        return {*tables, *before, *self.forgotten}
 
-    async def latest_entries(self) -> dict[TableName, ShapeEntry]:
+    async def last_place(
+        self, tables: Iterable[TableName], meanwhile: Callable[[], None]
+    ) -> Place | None:
+        """Give the place of this slot's message that was stored last, whatever it is."""
+        found: RawStreamMsg | None = None
+        async for message in self._last_messages(tables, meanwhile):
+            if found is None or (message.seq or 0) > (found.seq or 0):
+                found = message
+        return None if found is None else (await self._placed(found))[2]
+
+    async def stored_behind(
+        self, sequence: int, tables: Iterable[TableName], meanwhile: Callable[[], None]
+    ) -> RawStreamMsg | None:
+        """Find a change or message of this slot that is stored behind a sequence."""
+        for table in tables:
+            meanwhile()
+            if message := await self._next(table_filter(table), sequence + 1):
+                return message
+        while message := await self._next(message_filter(), sequence + 1):
+            meanwhile()
+            if await self._is_ours(message):
+                return message
+            sequence = message.seq or 0
+        return None
+
+    async def _last_messages(
+        self, tables: Iterable[TableName], meanwhile: Callable[[], None]
+    ) -> AsyncIterator[RawStreamMsg]:
+        """Give this slot's last message of each table, and on each subject of logical messages."""
+        for table in tables:
+            meanwhile()
+            if message := await self._last(table_filter(table)):
+                yield message
+        for subject in await self._subjects(message_filter()):
+            meanwhile()
+            message = await self._last(subject)
+            if message and await self._is_ours(message):
+                yield message
+
+    async def _is_ours(self, message: RawStreamMsg) -> bool:
+        """Whether a logical message tells of this slot's WAL; those that open sessions do not."""
+        if is_session_subject(str(message.subject)):
+            return False
+        return (await self._fields(message)).get("source") == self.source
+
+    async def _find_fork(self) -> StoredFork | None:
+        """Find the last fork of this source; there are few, and other sources have theirs."""
+        found, sequence, subject = None, 0, message_subject(FORK_PREFIX)
+        while message := await self._next(subject, sequence + 1):
+            sequence = message.seq or 0
+            fields = await self._fields(message)
+            fork = parse_fork(fields.get("content"))
+            if fork is not None and fields.get("source") == self.source:
+                found = StoredFork(fork, sequence, message.time)
+        return found
+
+    async def _next(self, subject: str, sequence: int) -> RawStreamMsg | None:
+        try:
+            return await self._js.get_msg(CDC_STREAM.name, seq=sequence, subject=subject, next=True)
+        except nats.js.errors.NotFoundError:
+            return None
+
+    async def latest_entries(
+        self, meanwhile: Callable[[], None] = _nothing
+    ) -> dict[TableName, ShapeEntry]:
         """Give the latest entry of every table in the bucket, whoever's it is."""
         # Not bucket.keys(), a watcher that now and then misses what was already there: a table
         # of ours that it missed would be stored twice.
@@ -291,6 +433,7 @@ class Registry:
         entries: dict[TableName, ShapeEntry] = {}
         self.forgotten = set()
         for subject in info.state.subjects or {}:
+            meanwhile()
             found = await self._js.get_last_msg(_SCHEMAS_STREAM, subject)
             headers = found.headers or {}
             if _KV_OPERATION not in headers:
@@ -313,16 +456,29 @@ class Registry:
         except nats.js.errors.NotFoundError:
             return None
 
-    async def _position(self, message: RawStreamMsg) -> Position:
+    async def _placed(self, message: RawStreamMsg) -> tuple[str, int, Place]:
         fields = await self._fields(message)
         try:
-            position = Place.from_map(fields).position
+            return str(message.subject), message.seq or 0, Place.from_map(fields)
         except (KeyError, TypeError) as error:
             raise _unreadable(message, error) from error
-        if str(message.subject).endswith(".schema") and not fields.get("last"):
-            # A shape shares its place with the change behind it, which may not be stored yet.
-            return Position(position.commit_lsn, position.ordinal - 1)
-        return position
+
+    async def session_message(self) -> tuple[int, dict[str, Any] | None]:
+        """Give the sequence and the fields of the last message that opened a session of this slot.
+
+        Sequence 0 if there is none; no fields if there is none, or none that can be read.
+        """
+        message = await self._last(session_subject(self.source))
+        if message is None:
+            return 0, None
+        try:
+            return message.seq or 0, await self._fields(message)
+        except SinkRefused:
+            return message.seq or 0, None
+
+    async def fields_of(self, message: RawStreamMsg) -> dict[str, Any]:
+        """Read a message of the stream."""
+        return await self._fields(message)
 
     async def _fields(self, message: RawStreamMsg) -> dict[str, Any]:
         try:
@@ -351,3 +507,14 @@ def _read_entry(revision: int, body: bytes | None) -> ShapeEntry | None:
         return ShapeEntry(revision, fields["lsn"], fields["source"], shape, storage)
     except (BadPayload, KeyError, TypeError, ValueError):
         return None
+
+
+def _read_storage(body: bytes | None, source: str, relation_id: int) -> TableStorage | None:
+    """Read what is remembered of a table; what is another's, or of another table, is nothing."""
+    try:
+        fields = decode_entry(body or b"")
+    except BadPayload:
+        return None
+    if (fields.get("source"), fields.get("relation_id")) != (source, relation_id):
+        return None
+    return TableStorage.from_map(fields.get("storage"))

@@ -42,16 +42,21 @@ class _Row:
 
 
 def _can_be_full(found: StreamConfig) -> bool:
-    limits = (found.max_bytes, found.max_msgs, found.max_msgs_per_subject)
-    return any((limit or -1) > 0 for limit in limits)
+    return any((limit or 0) > 0 for limit in (found.max_bytes, found.max_msgs))
 
 
 def _drops_when_full(found: StreamConfig) -> bool:
     return found.discard != DiscardPolicy.NEW and _can_be_full(found)
 
 
+def _drops_by_subject(found: StreamConfig) -> bool:
+    # `discard new` is about the whole stream: a subject's oldest message still makes room.
+    refuses = found.discard == DiscardPolicy.NEW and found.discard_new_per_subject
+    return (found.max_msgs_per_subject or 0) > 0 and not refuses
+
+
 def _remembers_longer_than_it_keeps(found: StreamConfig) -> bool:
-    return bool(found.max_age) and found.duplicate_window > (found.max_age or 0)
+    return 0 < (found.max_age or 0) < found.duplicate_window
 
 
 _REMAKE = "let consumers read it to its end, then nats stream rm {name}; the bridge makes it anew"
@@ -61,6 +66,8 @@ _STREAM_ROWS = (
          "nats stream edit {name} --discard new", loses=True),
     _Row(lambda f: f.discard != DiscardPolicy.NEW and not _can_be_full(f),
          "would discard old messages if it had a limit", "nats stream edit {name} --discard new"),
+    _Row(_drops_by_subject, "keeps only so many messages of a subject, read or not",
+         "nats stream edit {name} --max-msgs-per-subject=-1", loses=True),
     _Row(lambda f: f.storage == StorageType.MEMORY,
          "is kept in memory and is gone when nats-server stops",
          _REMAKE, loses=True),

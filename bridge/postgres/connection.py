@@ -50,9 +50,19 @@ _REFUSALS: tuple[tuple[str, type[BridgeError], str | None], ...] = (
     ("must be superuser or replication role", SourceRefused, "ALTER ROLE ... REPLICATION."),
     ("permission denied to start WAL sender", SourceRefused, "ALTER ROLE ... REPLICATION."),
     ("does not exist", SourceNotReady, "Check PG_DB and POSTGRES_BRIDGE_USER, or run init.sh."),
+    # It may be about to be promoted.
+    ("hot standby", SourceLost,
+     "Point PG_HOST at the primary, or name all servers: PG_HOST=one,two."),
     # Backups, standbys and other snapshots take and leave them: worth another try.
     ("number of requested standby connections", SourceLost, "Raise max_wal_senders."),
 )  # fmt: skip
+
+_SLOT_LOST = (
+    "can no longer get changes from replication slot",
+    "invalidated",
+    # WAL that the slot still needs, lost with a disk or left out of a copy.
+    "requested WAL segment",
+)
 
 SNAPSHOT_GONE = "PostgreSQL does not hold the snapshot any more; a new one has a new id."
 
@@ -65,6 +75,10 @@ _SQLSTATES: dict[str, tuple[type[BridgeError], str | None]] = {
     "55006": (SlotBusy, None),
     "72000": (SourceLost, f"{SNAPSHOT_GONE} Before PostgreSQL 17: raise old_snapshot_threshold."),
 }
+
+
+LOCKED = psycopg.errors.LockNotAvailable
+"""A lock was not free within `lock_timeout`."""
 
 
 def conninfo(config: PostgresConfig, **extra: Any) -> str:
@@ -83,6 +97,8 @@ def conninfo(config: PostgresConfig, **extra: Any) -> str:
         "sslcert": config.sslcert,
         "sslkey": config.sslkey,
         "connect_timeout": CONNECT_TIMEOUT_SECONDS,
+        # Of several hosts the primary; a standby has no slot that could be read and confirmed.
+        "target_session_attrs": "primary",
         "keepalives_idle": 30,
         **_split_dsn(config),
     }
@@ -134,7 +150,7 @@ def translate(error: psycopg.Error, config: PostgresConfig) -> BridgeError:
     """Say what an error of the server or of libpq means for the bridge."""
     text = " ".join(str(error).split()) or type(error).__name__
     what = f"PostgreSQL at {where(config)}: {text}"
-    if "can no longer get changes from replication slot" in text or "invalidated" in text:
+    if any(words in text for words in _SLOT_LOST):
         return SlotLost(what)
     if found := _SQLSTATES.get(error.sqlstate or ""):
         kind, advice = found

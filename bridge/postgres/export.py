@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from typing import Any
 
 import psycopg
 from psycopg.rows import DictRow
@@ -19,6 +18,7 @@ from bridge.config import PostgresConfig
 from bridge.errors import SourceLost
 from bridge.postgres import connection
 from bridge.postgres.slot import PLUGIN
+from bridge.postgres.timeline import Replication, connect_replication
 from schemas.positions import Lsn
 
 Connection = psycopg.AsyncConnection[DictRow]
@@ -43,13 +43,11 @@ class Export:
         self.lsn = Lsn(0)
         self.name = ""
         self._config = config
-        self._connection: psycopg.AsyncConnection[tuple[Any, ...]] | None = None
+        self._connection: Replication | None = None
 
     async def __aenter__(self) -> Export:
+        self._connection = await connect_replication(self._config)
         with connection.translated(self._config):
-            self._connection = await psycopg.AsyncConnection.connect(
-                connection.conninfo(self._config, replication="database"), autocommit=True
-            )
             try:
                 await self._create(self._connection)
             except BaseException:
@@ -57,7 +55,7 @@ class Export:
                 raise
         return self
 
-    async def _create(self, made: psycopg.AsyncConnection[tuple[Any, ...]]) -> None:
+    async def _create(self, made: Replication) -> None:
         command = (
             f'CREATE_REPLICATION_SLOT "{self.slot}" TEMPORARY LOGICAL {PLUGIN} EXPORT_SNAPSHOT'
         )

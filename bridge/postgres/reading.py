@@ -75,9 +75,16 @@ class Reader:
         except psycopg.Error as error:
             raise SourceLost(str(translate(error, self._config)), advice=SNAPSHOT_GONE) from error
 
-    async def prepare(self, table: TableName, bounds: Sequence[Bound]) -> None:
-        """Hold the table as it is until the end, and tell the session the range's bounds."""
-        await self._execute(f"LOCK TABLE {qualified(table)} IN ACCESS SHARE MODE")
+    async def prepare(
+        self, table: TableName, bounds: Sequence[Bound], lock_timeout: str = "0"
+    ) -> None:
+        """Hold the table as it is until the end, and tell the session the range's bounds.
+
+        Raises psycopg's own error if the table is not free in time.
+        """
+        await self._execute(f"SET LOCAL lock_timeout = '{lock_timeout}'")
+        await self._session.execute(f"LOCK TABLE {qualified(table)} IN ACCESS SHARE MODE".encode())
+        await self._execute("SET LOCAL lock_timeout = '0'")
         for bound in bounds:
             for name, value in bound.settings.items():
                 await self._execute("SELECT set_config(%s, %s, true)", name, value)

@@ -7,7 +7,7 @@ for a lock on a table.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,7 +25,7 @@ from bridge.postgres.catalog import (
 )
 from bridge.protocol.messages import Relation
 from bridge.relations import TableFacts
-from bridge.storage import Attribute, TableStorage
+from bridge.storage import Attribute, File, TableStorage
 from schemas.ddl import CatalogState
 from schemas.names import TableName
 from schemas.positions import Lsn
@@ -36,37 +36,48 @@ _FIRST_OWN_OID = 16_384
 VISIBLE_WITHIN_SECONDS = 1.0
 _LOOK_AGAIN_SECONDS = 0.01
 
-# Not by pg_get_publication_tables, which waits for a lock on each table.
+# Not by pg_get_publication_tables, which waits for a lock on each table. Every table is joined with
+# its ancestors and those with what publishes them: looked up for each table, that takes its square.
 _TABLES = """
+    WITH RECURSIVE line AS (
+        SELECT oid AS relid, oid AS above, relnamespace, relispartition
+          FROM pg_class
+         WHERE relkind IN ('r', 'p') AND relpersistence = 'p' AND oid >= 16384
+           AND (%(only)s::bigint[] IS NULL OR oid = ANY(%(only)s::bigint[]::oid[]))
+        UNION ALL
+        SELECT line.relid, c.oid, c.relnamespace, c.relispartition
+          FROM line JOIN pg_inherits i ON i.inhrelid = line.above AND NOT i.inhdetachpending
+          JOIN pg_class c ON c.oid = i.inhparent
+         WHERE line.relispartition
+    ), publication AS (
+        SELECT * FROM pg_publication WHERE pubname = %(publication)s
+    ), member AS (
+        SELECT m.relid, array_agg(m.oid::bigint ORDER BY m.oid) AS oids,
+               string_agg(m.list, ' ' ORDER BY m.oid) AS lists,
+               bool_or(m.is_own) AS is_own, bool_or(NOT m.is_own) AS is_above
+          FROM (SELECT line.relid, line.relid = line.above AS is_own, r.oid,
+                       concat(r.prattrs::text, '/', md5(r.prqual::text)) AS list
+                  FROM line JOIN pg_publication_rel r ON r.prrelid = line.above
+                  JOIN publication p ON p.oid = r.prpubid
+                UNION ALL
+                SELECT line.relid, line.relid = line.above, s.oid, NULL
+                  FROM line JOIN pg_publication_namespace s ON s.pnnspid = line.relnamespace
+                  JOIN publication p ON p.oid = s.pnpubid) m
+         GROUP BY m.relid
+    )
     SELECT c.oid::bigint AS relation_id, n.nspname AS schema, c.relname AS table,
            c.relkind::text AS kind, c.relfilenode::bigint AS filenode,
+           c.reltoastrelid::bigint AS toast, c.xmin::text::bigint AS written_by,
+           c.cmin::text::int AS command,
            concat_ws(' ', p.pubinsert, p.pubupdate, p.pubdelete, p.pubtruncate, p.pubviaroot,
                      to_jsonb(p) ->> 'pubgencols', member.lists) AS publishing,
            array_remove(member.oids || CASE WHEN p.puballtables THEN p.oid::bigint END, NULL)
                AS membership
-      FROM pg_publication p
-      JOIN pg_class c ON c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND c.oid >= 16384
+      FROM publication p CROSS JOIN line
+      JOIN pg_class c ON c.oid = line.relid
       JOIN pg_namespace n ON n.oid = c.relnamespace
-     CROSS JOIN LATERAL (
-           SELECT array_agg(m.oid::bigint ORDER BY m.oid) AS oids,
-                  string_agg(m.list, ' ' ORDER BY m.oid) AS lists,
-                  coalesce(bool_or(m.is_own), false) AS is_own,
-                  coalesce(bool_or(NOT m.is_own), false) AS is_above
-             FROM (SELECT r.oid, concat(r.prattrs::text, '/', md5(r.prqual::text)) AS list,
-                          r.prrelid = c.oid AS is_own
-                     FROM pg_publication_rel r
-                    WHERE r.prpubid = p.oid AND (r.prrelid = c.oid OR c.relispartition
-                          AND r.prrelid IN (SELECT relid FROM pg_partition_ancestors(c.oid)))
-                   UNION ALL
-                   SELECT s.oid, NULL, a.oid = c.oid
-                     FROM pg_publication_namespace s
-                     JOIN pg_class a ON a.relnamespace = s.pnnspid
-                    WHERE s.pnpubid = p.oid AND (a.oid = c.oid OR c.relispartition
-                          AND a.oid IN (SELECT relid FROM pg_partition_ancestors(c.oid)))
-                  ) m
-           ) member
-     WHERE p.pubname = %(publication)s
-       AND (%(only)s::bigint[] IS NULL OR c.oid = ANY(%(only)s::bigint[]::oid[]))
+      LEFT JOIN member ON member.relid = line.relid
+     WHERE line.relid = line.above
        AND CASE WHEN p.pubviaroot
                 THEN p.puballtables AND NOT c.relispartition
                      OR NOT p.puballtables AND member.is_own AND NOT member.is_above
@@ -77,7 +88,8 @@ _ATTRIBUTES = """
     SELECT a.attrelid::bigint AS relation_id, a.attnum AS position,
            a.xmin::text::bigint AS written_by, a.atttypid::bigint AS type_oid,
            a.atttypmod AS type_modifier, a.attisdropped AS is_dropped,
-           a.atthasmissing AS has_missing, (a.attmissingval::text::text[])[1] AS missing,
+           a.atthasmissing AS has_missing, a.attgenerated <> '' AS is_generated,
+           (a.attmissingval::text::text[])[1] AS missing,
            a.xmin = c.xmin AND a.cmin::text::bigint > c.cmin::text::bigint AS is_swapped
       FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
      WHERE a.attrelid = ANY(%s::bigint[]::oid[]) AND a.attnum > 0
@@ -87,9 +99,10 @@ _ATTRIBUTES = """
 # Not by pg_partition_tree, which locks every partition and waits for those that are locked.
 _TREE = """
     WITH RECURSIVE tree AS (
-        SELECT oid AS root, oid AS relid FROM unnest(%s::bigint[]::oid[]) AS roots(oid)
+        SELECT oid AS root, oid AS relid, '' AS joined
+          FROM unnest(%s::bigint[]::oid[]) AS roots(oid)
         UNION ALL
-        SELECT tree.root, i.inhrelid
+        SELECT tree.root, i.inhrelid, concat_ws('/', nullif(tree.joined, ''), i.xmin)
           FROM tree JOIN pg_inherits i ON i.inhparent = tree.relid AND NOT i.inhdetachpending
     )
 """
@@ -97,9 +110,12 @@ _TREE = """
 _LEAVES = f"""
     {_TREE}
     SELECT tree.root::bigint AS relation_id, leaf.oid::bigint AS leaf,
-           leaf.relfilenode::bigint AS filenode, leaf.reltuples < 0 AS is_fresh,
-           leaf.xmin::text::bigint AS writer
+           tree.joined, leaf.relfilenode::bigint AS filenode, leaf.reltuples < 0 AS is_fresh,
+           leaf.reltoastrelid::bigint AS toast, leaf.xmin::text::bigint AS written_by,
+           leaf.cmin::text::int AS command,
+           CASE WHEN toast.xmin = leaf.xmin THEN toast.cmin::text::int END AS toast_command
       FROM tree JOIN pg_class leaf ON leaf.oid = tree.relid AND leaf.relkind <> 'p'
+      LEFT JOIN pg_class toast ON toast.oid = leaf.reltoastrelid
 """  # noqa: S608 - constants alone
 
 # Waits for a lock on each partition. Only ordinary tables have a file that shows their rows.
@@ -322,14 +338,29 @@ def _storage(
 ) -> TableStorage:
     used = {column.type_oid for column in columns.values() if not column.is_dropped}
     return TableStorage(
-        filenode=row["filenode"],
+        file=File(
+            node=row["filenode"],
+            toast=row["toast"],
+            written_by=row["written_by"],
+            command=row["command"],
+        ),
         columns=columns,
         membership=tuple(sorted(row["membership"] or ())),
         publishing=row["publishing"],
-        leaves={leaf["leaf"]: leaf["filenode"] for leaf in leaves},
+        leaves={leaf["leaf"]: _leaf(leaf) for leaf in leaves},
+        joined={leaf["leaf"]: leaf["joined"] for leaf in leaves},
         types={name: text for oid in used for name, text in types.get(oid, {}).items()},
-        leaf_writers={leaf["leaf"]: leaf["writer"] for leaf in leaves},
-        fresh_leaves=frozenset(leaf["leaf"] for leaf in leaves if leaf["is_fresh"]),
+    )
+
+
+def _leaf(row: DictRow) -> File:
+    return File(
+        node=row["filenode"],
+        toast=row["toast"],
+        written_by=row["written_by"],
+        command=row["command"],
+        toast_command=row["toast_command"],
+        is_fresh=row["is_fresh"],
     )
 
 
@@ -341,7 +372,14 @@ async def _with_empty_leaves(
     A partition that is empty later than the catalog was read serves as well: rows that it had
     before were deleted by changes, or by TRUNCATE, which gives it another file.
     """
-    fresh = sorted({leaf for table in tables.values() for leaf in table.storage.fresh_leaves})
+    fresh = sorted(
+        {
+            leaf
+            for table in tables.values()
+            for leaf, file in table.storage.leaves.items()
+            if file.is_fresh
+        }
+    )
     if not fresh:
         return tables
     try:
@@ -350,14 +388,15 @@ async def _with_empty_leaves(
             rows = await (await connection.execute(_EMPTY, [fresh])).fetchall()
     except psycopg.errors.LockNotAvailable:
         return tables
-    empty = frozenset(row["leaf"] for row in rows)
-    return {
-        one: replace(
-            table,
-            storage=replace(table.storage, empty_leaves=table.storage.fresh_leaves & empty),
-        )
-        for one, table in tables.items()
+    empty = {row["leaf"] for row in rows}
+    return {one: _with_empty(table, empty) for one, table in tables.items()}
+
+
+def _with_empty(table: StoredTable, empty: Collection[int]) -> StoredTable:
+    leaves = {
+        leaf: replace(file, is_empty=leaf in empty) for leaf, file in table.storage.leaves.items()
     }
+    return replace(table, storage=replace(table.storage, leaves=leaves))
 
 
 async def _attributes(
@@ -384,6 +423,7 @@ def _attribute(row: Mapping[str, Any]) -> Attribute:
         type_modifier=row["type_modifier"],
         is_dropped=row["is_dropped"],
         has_missing=row["has_missing"],
+        is_generated=row["is_generated"],
         missing=row["missing"],
         is_swapped=row["is_swapped"],
     )

@@ -28,6 +28,9 @@ _SETTINGS = """
              WHERE name = 'max_slot_wal_keep_size') AS keep_size_mib,
            (SELECT setting::int FROM pg_settings
              WHERE name = 'idle_replication_slot_timeout') AS idle_slot_timeout_seconds,
+           array(SELECT slot_name::text FROM pg_replication_slots
+                  WHERE slot_type = 'physical' ORDER BY 1) AS standby_slots,
+           current_setting('synchronized_standby_slots', true) AS synchronized_standby_slots,
            (SELECT count(*)::int FROM pg_replication_slots) AS slots_used,
            (SELECT count(*)::int FROM pg_stat_replication) AS senders_used,
            rolname AS role, rolreplication OR rolsuper AS may_replicate
@@ -61,8 +64,9 @@ _SLOT = """
            database IS NOT DISTINCT FROM current_database() AS in_this_database,
            coalesce(pg_wal_lsn_diff(
                CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
-                    ELSE pg_current_wal_lsn() END, restart_lsn), 0)::bigint AS retained_bytes
-      FROM pg_replication_slots WHERE slot_name = %s
+                    ELSE pg_current_wal_lsn() END, restart_lsn), 0)::bigint AS retained_bytes,
+           coalesce((to_jsonb(s) ->> 'failover')::bool, false) AS is_failover
+      FROM pg_replication_slots s WHERE slot_name = %s
 """
 
 
@@ -72,7 +76,11 @@ async def survey_source(connection: Connection, *, slot: str, publication: str) 
     tables = await (await connection.execute(_TABLES, [publication])).fetchall()
     found = await _maybe(connection, _SLOT, slot)
     return SourceFacts(
-        **{**settings, "idle_slot_timeout_seconds": settings["idle_slot_timeout_seconds"] or 0},
+        **{
+            **settings,
+            "idle_slot_timeout_seconds": settings["idle_slot_timeout_seconds"] or 0,
+            "standby_slots": tuple(settings["standby_slots"]),
+        },
         encrypted=connection.pgconn.ssl_in_use,
         publication=_publication(await _maybe(connection, _PUBLICATION, publication)),
         tables=tuple(_table(row) for row in tables),

@@ -12,14 +12,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Protocol
+from typing import Any, Protocol
 
 import psycopg
 from psycopg.pq import ExecStatus
 
 from bridge.config import PostgresConfig
 from bridge.errors import SourceLost
-from bridge.postgres.connection import conninfo, translate, translated, where
+from bridge.history import History
+from bridge.postgres.connection import translate, translated, where
+from bridge.postgres.timeline import connect_replication, read_history
 from bridge.postgres.wire import Wire, is_encrypted, refusal, refused
 from bridge.protocol.answers import copy_data
 from bridge.protocol.copyboth import CopyBoth
@@ -59,7 +61,15 @@ class Way(Protocol):
 class WalStream:
     """One START_REPLICATION, from connect to close."""
 
-    def __init__(self, connection: psycopg.AsyncConnection, way: Way) -> None:
+    def __init__(
+        self, connection: psycopg.AsyncConnection, way: Way, history: History, pid: int
+    ) -> None:
+        self.pid = pid
+        """Of the server's process; it has the slot for as long as we do."""
+
+        self.history = history
+        """Of the server that streams: with several hosts, another one may have answered before."""
+
         self._connection = connection
         self._way = way
         self._is_backlog = False
@@ -67,17 +77,16 @@ class WalStream:
     @classmethod
     async def open(cls, config: PostgresConfig, *, slot: str, publication: str) -> WalStream:
         """Connect and start streaming from the slot's confirmed position."""
-        with translated(config):
-            connection = await psycopg.AsyncConnection.connect(
-                conninfo(config, replication="database"), autocommit=True
-            )
+        connection = await connect_replication(config)
         try:
+            history = await read_history(connection, config)
+            pid = await _backend_pid(connection, config)
             encrypted = await is_encrypted(connection, config)
             way = (Libpq if encrypted else Socket)(connection, config)
         except BaseException:
             await connection.close()
             raise
-        stream = cls(connection, way)
+        stream = cls(connection, way, history, pid)
         try:
             await way.start(_start_replication(slot, publication))
         except BaseException:
@@ -224,6 +233,15 @@ class Libpq:
 
     def close(self) -> None:
         """Leave it to the connection, which libpq holds alone."""
+
+
+async def _backend_pid(
+    connection: psycopg.AsyncConnection[tuple[Any, ...]], config: PostgresConfig
+) -> int:
+    # Not what the connection says of itself: a pooler in between makes numbers of its own.
+    with translated(config):
+        row = await (await connection.execute(b"SELECT pg_backend_pid()")).fetchone()
+    return int(row[0]) if row else 0
 
 
 def _start_replication(slot: str, publication: str) -> str:

@@ -36,6 +36,8 @@ from schemas.subjects import chunk_id, snapshot_chunk_subject
 
 EXPORTS_AT_MOST = 5
 WATCH_EVERY_SECONDS = 1.0
+LOCK_TIMEOUT = "1s"
+"""How long others who wait for the table wait for us besides the copy."""
 
 _NOT_TABLES = {
     "v": "a view, which has no changes to follow; ask for the tables below it",
@@ -177,8 +179,9 @@ class Taking:
             self._readers.clear()
         else:
             raise SourceLost(
-                f"{self._request.table} was rewritten or truncated {EXPORTS_AT_MOST} times running",
-                advice="Ask again when nobody truncates or alters the table.",
+                f"{self._request.table} was rewritten, truncated or locked by others"
+                f" {EXPORTS_AT_MOST} times running",
+                advice="Ask again when nobody truncates, alters or locks the table.",
             )
         self._plan = plan
         self.revision = await self._helpers.register(plan.shape, self._progress.lsn)
@@ -209,12 +212,25 @@ class Taking:
                 await asyncio.wait({watching})
                 progress.wal_kept_bytes = 0
             with connection.translated(means.postgres):
-                for reader in self._readers:
-                    await reader.prepare(plan.shape.name, plan.bounds)
-                await export.settle(clerk, await self._readers[0].visible())
-                now = await plan_table(clerk, means.publication, self._request)
+                is_unchanged = await self._hold(clerk, plan)
         progress.lsn, progress.estimated_rows = exporting.lsn, plan.storage.estimate
-        return plan if plan.holds_the_same_as(now) else None
+        return plan if is_unchanged else None
+
+    async def _hold(self, clerk: catalog.Connection, plan: TablePlan) -> bool:
+        """Hold the table, and look again; False if it changed, or if somebody waits for it.
+
+        ALTER TABLE waits for the first reader, and whatever needs the table next waits behind it.
+        PostgreSQL sees no deadlock, because the reader waits for us: only a limit lets go.
+        """
+        try:
+            for number, reader in enumerate(self._readers):
+                await reader.prepare(plan.shape.name, plan.bounds, LOCK_TIMEOUT if number else "0")
+            await clerk.execute(f"SET lock_timeout = '{LOCK_TIMEOUT}'".encode())
+            await export.settle(clerk, await self._readers[0].visible())
+            now = await plan_table(clerk, self._means.publication, self._request)
+        except connection.LOCKED:
+            return False
+        return plan.holds_the_same_as(now)
 
     async def _add_reader(self, snapshot: str) -> None:
         reader = await reading.Reader.open(self._means.postgres, snapshot)

@@ -27,6 +27,8 @@ def evidence(
         (6, 7, False),
         (5, 2**32 - 5, True),
         (2**32 - 5, 5, False),
+        (7 + 2**31 - 1, 7, True),
+        (7 + 2**31, 7, False),
         (None, 7, False),
         (8, None, False),
     ],
@@ -83,8 +85,43 @@ def test_a_table_that_is_gone_is_as_it_was() -> None:
     assert settle(["id", "renamed"], known) == [2, 5]
 
 
+def test_an_attnum_that_was_free_before_the_change_is_not_given_again() -> None:
+    """Columns 2 to 4 were dropped long ago; what is unknown now is the one the table got since."""
+    known = evidence({"id": 1}, before={"id": 1, "a": 5}, highest=6)
+    assert settle(["id", "passing"], known) == [1, 6]
+    gone = evidence({}, before={"id": 2, "a": 5}, highest=0)
+    assert settle(["id", "renamed", "new"], gone) == [2, 5, 6]
+
+
+def test_the_only_column_of_a_table_seen_first_is_its_first() -> None:
+    assert settle(["a"], evidence({"z": 1}, highest=1)) == [1]
+
+
 def test_of_what_nobody_knows_the_order_is_kept() -> None:
     assert settle(["a", "b"], evidence({}, highest=0)) == [1, 2]
+
+
+def test_a_column_known_by_name_stays_where_there_is_just_room_before_it() -> None:
+    known = evidence({"b": 2, "c": 3}, before={"b": 2, "c": 3})
+    assert settle(["passing", "b"], known) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("names", "now"),
+    [("x y b", {"b": 2}), ("a b c x", {"a": 5, "b": 3, "c": 4}), ("x b a", {"a": 1, "b": 2})],
+)
+def test_every_column_gets_an_attnum_of_its_own_whatever_contradicts(
+    names: str, now: dict[str, int]
+) -> None:
+    positions = settle(names.split(), evidence(now))
+    assert positions == sorted(set(positions))
+    assert len(positions) == len(names.split())
+
+
+def test_of_names_that_contradict_the_order_the_catalogs_are_likelier() -> None:
+    """Their rows are older than the change, so they were true when it was written."""
+    known = evidence({"b": 3, "c": 5}, before={"b": 2, "c": 4})
+    assert settle(["passing", "c", "b"], known)[1] == 5
 
 
 @dataclass

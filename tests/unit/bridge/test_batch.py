@@ -42,14 +42,46 @@ def test_a_single_message_starts_and_commits_at_once() -> None:
     assert operations(Batch("_INBOX.x", "b1").frames([message], "j", close=True)) == ["1.2"]
 
 
-def test_messages_of_the_short_way_are_framed_like_all_others() -> None:
+@pytest.mark.parametrize(
+    "condition",
+    [{}, {"behind": 0}, {"behind": 9_999}, {"fence": "Fence: 1\r\n"}],
+    ids=["unconditional", "behind nothing", "behind a message", "fenced"],
+)
+def test_messages_of_the_short_way_are_framed_like_all_others(condition: dict[str, Any]) -> None:
     """Most messages are written by one template, which must not differ from what it stands for."""
     rows = [(b"cdc.t.insert", f"{n:x}-t-insert".encode(), b"x" * n) for n in (1, 99, 1_000)]
-    short, long = Batch("_INBOX.x", "b1"), Batch("_INBOX.x", "b1")
+    short, long = (Batch("_INBOX.x", "b1", **condition) for _ in range(2))
 
     for close in (False, True):
         framed = short.frames(rows, "j", close=close)
         assert framed == long.frames([outgoing(row) for row in rows], "j", close=close)
+
+
+def test_each_message_names_the_sequence_it_follows() -> None:
+    """However they are sent, each may only be stored where it belongs."""
+    made = Batch("_INBOX.x", "b1", behind=7)
+    row = (b"cdc.t.insert", b"1-t-insert", b"x")
+    sent = made.frames([row] * 4, "j", close=False) + made.frames([row] * 3, "j", close=True)
+
+    named = re.findall(rb"Nats-Expected-Last-Sequence: (\d+)\r\n", b"".join(sent))
+    assert named == [b"%d" % n for n in range(7, 14)]
+
+
+def test_a_fence_stands_before_the_first_message_alone() -> None:
+    """A second condition on the same subject is refused while the first is on its way."""
+    made = Batch("_INBOX.x", "b1", fence="Fence: 1\r\n")
+    row = (b"cdc.t.insert", b"1-t-insert", b"x")
+    sent = b"".join(made.frames([row] * 4, "j", close=False) + made.frames([row], "j", close=True))
+
+    assert sent.count(b"Fence: 1\r\n") == 1
+    assert sent.index(b"Fence: 1\r\n") < sent.index(b"HPUB", 1)
+
+
+def test_a_batch_stored_elsewhere_than_where_it_belongs_is_no_ack() -> None:
+    made = Batch("_INBOX.x", "b1", behind=7)
+    made.frames([Outgoing("cdc.t.insert", "1-t-insert", b"x")], "j", close=True)
+    with pytest.raises(SinkLost, match="follows 7"):
+        made.answer(answer(stream="CDC", seq=9, batch="b1", count=1))
 
 
 def test_flow_answers_say_how_much_is_stored() -> None:

@@ -178,3 +178,8 @@ def test_no_stream_is_a_failure_and_not_an_ack() -> None:
 def test_answers_to_others_are_not_ours() -> None:
     assert begin().owns(answer(1))
     assert not begin().owns(Delivery("_INBOX.y.1", b"", b""))
+
+
+def test_a_first_message_that_is_sent_alone_asks_for_its_answer() -> None:
+    """Its condition is the one that decides whether the chain may begin at all."""
+    assert asking(begin().frames([row(1)], "j", close=False)) == [1]

@@ -12,6 +12,7 @@ from bridge.errors import (
     BadConfiguration,
     BridgeError,
     Disposition,
+    SlotLost,
     SourceLost,
     SourceNotReady,
     SourceRefused,
@@ -50,6 +51,8 @@ SERVER = PostgresConfig(host="db", port=5432, database="shop", user="bridge", pa
         ),
         ('FATAL: database "shop" does not exist', SourceNotReady, "PG_DB"),
         ("Connection refused", SourceLost, "PG_HOST"),
+        ("server is in hot standby mode", SourceLost, "PG_HOST=one,two"),
+        ("ERROR: requested WAL segment 0000 has already been removed", SlotLost, "recreate"),
         ("SSL error: unexpected eof while reading", SourceLost, "PG_HOST"),
     ],
 )  # fmt: skip

@@ -25,6 +25,7 @@ SLOT = SlotFinding(
     plugin="pgoutput", database="shop", in_this_database=True, active_pid=7,
     wal_status="reserved", retained_bytes=1 << 20,
 )  # fmt: skip
+FAILOVER_SLOT = replace(SLOT, is_failover=True)
 SOURCE = SourceFacts(
     version="18.1", version_number=180_001, is_standby=False, encrypted=True, wal_level="logical",
     slots_used=1, slots_max=10, senders_used=1, senders_max=10, role="bridge", may_replicate=True,
@@ -96,9 +97,24 @@ def test_every_row_has_a_name_of_its_own() -> None:
             source(idle_slot_timeout_seconds=60),
             "idle_replication_slot_timeout", "warn", "ALTER SYSTEM",
         ),
+        (source(standby_slots=("a",)), "failover", "warn", "PostgreSQL 17"),
+        (
+            source(standby_slots=("a",), synchronized_standby_slots="a"),
+            "failover", "warn", "ALTER_REPLICATION_SLOT s (FAILOVER true)",
+        ),
+        (
+            source(standby_slots=("a", "b"), synchronized_standby_slots="", slot=FAILOVER_SLOT),
+            "failover", "warn", "synchronized_standby_slots = 'a,b'",
+        ),
+        (
+            source(standby_slots=("a",), synchronized_standby_slots="a", slot=FAILOVER_SLOT),
+            "failover", "ok", "",
+        ),
         (source(clock=ClockReading(-9.0, 0.1)), "clock PostgreSQL", "warn", "NTP"),
         (sink(version="2.12.3"), "nats version", "fail", "2.14"),
         (sink(version=""), "nats version", "fail", "2.14"),
+        (sink(version="2.14.6"), "nats version", "warn", "sync_interval: always"),
+        (sink(version="2.14.7-RC.1"), "nats version", "ok", ""),
         (sink(jetstream=DOWN), "jetstream", "fail", "Start it."),
         (
             sink(streams=(StoreFinding(name="CDC", exists=True, problems=(RISK,)),)),

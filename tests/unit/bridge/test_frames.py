@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from bridge.errors import SinkLost
 from bridge.jetstream.frames import (
     EXPECTED_ID,
+    EXPECTED_SEQUENCE,
     LARGE_BYTES,
     BatchParts,
     ChainParts,
@@ -75,18 +76,26 @@ ROWS = st.lists(
 
 
 @both_ways
-@given(rows=ROWS, first=st.integers(1, 2**40))
+@given(
+    rows=ROWS,
+    first=st.integers(1, 2**40),
+    behind=st.none() | st.integers(0, 1_000) | st.integers(2**40, 2**64 - 2**20),
+)
 def test_many_messages_of_a_batch_are_what_they_are_one_by_one(
-    way: str, rows: list[PackedRow], first: int
+    way: str, rows: list[PackedRow], first: int, behind: int | None
 ) -> None:
     write = native("publish_batch") if way == "compiled" else join_batch
 
-    written = write(rows, first, BatchParts.of(("_INBOX.x.", ".1"), "j"))
+    shared = BatchParts.of(("_INBOX.x.", ".1"), "j", expecting=behind is not None)
+    written = write(rows, first, behind or 0, shared)
 
+    follows = [f"{EXPECTED_SEQUENCE}: {(behind or 0) + n}\r\n" for n in range(len(rows))]
     assert written == b"".join(
         part
-        for number, row in enumerate(rows, first)
-        for part in publish_parts(outgoing(row), f"_INBOX.x.{number}.1", "j")
+        for number, (row, condition) in enumerate(zip(rows, follows, strict=True), first)
+        for part in publish_parts(
+            outgoing(row), f"_INBOX.x.{number}.1", "j", "" if behind is None else condition
+        )
     )
 
 

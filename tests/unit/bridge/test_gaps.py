@@ -35,3 +35,11 @@ def test_no_commit_behind_the_gap_counts_as_stored() -> None:
 
     assert place.position < Position(1_000, 0)
     assert place.last
+
+
+def test_a_gap_stands_behind_every_commit_before_it_and_is_no_transactions() -> None:
+    """The last commit may end, at the latest, on the byte before the WAL's end."""
+    message = gap_message(OURS, Lsn(1_000))
+
+    assert message.place.position == Position(999, 0)
+    assert (message.transactional, message.place.xid) == (False, 0)

@@ -106,3 +106,14 @@ def test_marks_that_are_stored_one_after_the_other_all_count(meter: LagMeter) ->
     assert meter.seconds(1_101.0) <= 100
     meter.stored(1_100)
     assert meter.seconds(1_101.0) == 0
+
+
+def test_a_position_below_what_is_stored_changes_nothing(meter: LagMeter) -> None:
+    """A new session begins to store again from where PostgreSQL was told."""
+    meter.looked(2_000, 1_001.0)
+    meter.stored(2_000)
+    before = meter.seconds(1_500.0)
+
+    meter.stored(1_500)
+
+    assert meter.seconds(1_500.0) == before

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 from typing import Any, cast
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bridge.config import PublishLimits
+from bridge.errors import HistoryForked
+from bridge.history import StoredEnd, Witness
 from bridge.hotpath import HotPath
 from bridge.outbox import Message, Outbox, Outgoing
 from bridge.pipeline import Pipeline
@@ -22,8 +25,8 @@ from bridge.rowparts import OPERATIONS
 from bridge.status import Status
 from bridge.transactions import Assembler
 from schemas.codecs import MSGPACK
-from schemas.ddl import DdlEvent, format_ddl
-from schemas.events import Place
+from schemas.ddl import DdlEvent, DdlKind, format_ddl
+from schemas.events import Place, iso_timestamp
 from schemas.names import TableName
 from schemas.positions import Position
 from schemas.shapes import TableShape
@@ -91,6 +94,9 @@ class MemorySink:
 class KnownShapes:
     """Knows every table by its relation message alone."""
 
+    def __init__(self) -> None:
+        self.told_of: list[TableShape] = []
+
     async def shape(self, relation: Relation, place: Place) -> TableShape:  # noqa: ARG002
         return shape_of(relation, TableFacts(key=(1,)))
 
@@ -98,10 +104,12 @@ class KnownShapes:
         self,
         relation_id: int,  # noqa: ARG002
         place: Place,  # noqa: ARG002
-        *,
-        is_rewritten: bool,  # noqa: ARG002
+        kinds: Collection[DdlKind],  # noqa: ARG002
     ) -> TableShape | None:
         return None
+
+    def described(self, relation_id: int) -> None:
+        pass
 
     def truncated(self, relation_id: int, xid: int) -> None:
         pass
@@ -114,6 +122,22 @@ class KnownShapes:
 
     async def announced(self, table: TableName) -> str | None:  # noqa: ARG002
         return None
+
+    def told(self, shape: TableShape) -> None:
+        self.told_of.append(shape)
+
+
+class SlowRegistry(KnownShapes):
+    """Is stopped while it registers a shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_asked = asyncio.Event()
+
+    async def register(self, shape: TableShape, lsn: int) -> int:  # noqa: ARG002
+        self.is_asked.set()
+        await asyncio.Future()
+        return 3
 
 
 class MemoryStore:
@@ -131,22 +155,26 @@ async def run(
     *,
     is_hot: bool,
     stored: Position = NOTHING,
+    witness: Witness | None = None,
     max_payload: int = 1 << 20,
     chunk_messages: int = 3,
     sends: list[tuple[int, bool]] | None = None,
+    confirmed: list[int] | None = None,
+    hold: timedelta = timedelta(0),
 ) -> dict[str, Any]:
     """Run a pipeline over these reads and tell everything that can be seen of it from outside."""
     source, sink, status = ListSource(reads), MemorySink(max_payload), Status("slot", "pub")
     oversize = MemoryStore()
     sink.sends = sends if sends is not None else []
+    source.confirmed = confirmed if confirmed is not None else []
     pipeline = Pipeline(
         source=source,
         sink=sink,
         shapes=KnownShapes(),
         oversize=oversize,
         source_id="1/2/slot",
-        progress=Progress(0, hold=timedelta(0)),
-        stored=stored,
+        progress=Progress(0, hold=hold),
+        stored=StoredEnd(stored, witness),
         codec=MSGPACK,
         limits=PublishLimits(chunk_messages=chunk_messages),
         status=status,
@@ -155,8 +183,10 @@ async def run(
         pipeline._hot.take = lambda frames, first: first  # type: ignore[method-assign]  # noqa: ARG005
     stop = asyncio.Event()
     running = asyncio.create_task(pipeline.run(stop))
+    drained = asyncio.create_task(source.is_drained.wait())
     async with asyncio.timeout(30):
-        await source.is_drained.wait()
+        await asyncio.wait({drained, running}, return_when=asyncio.FIRST_COMPLETED)
+        drained.cancel()
         stop.set()
         await running
     return {
@@ -166,6 +196,7 @@ async def run(
         ],
         "oversize": {name: MSGPACK.decode(body) for name, body in oversize.bodies.items()},
         "confirmed": source.confirmed[-1],
+        "acked": status.acked_lsn,
         "published": dict(status.published),
         "wal_messages": status.wal_messages,
         "skipped": status.skipped,
@@ -342,3 +373,74 @@ async def test_a_transaction_of_the_short_way_is_confirmed_by_its_own_acks_alone
         seen.append(progress.acked_lsn)
     assert seen == [0, 0, first, second]
     assert progress.in_flight == 0
+
+
+AGAIN = written([([(False, wal.insert(TABLE, ["1", "a"]))], 5), ([], 6),
+                 ([(False, wal.insert(TABLE, ["2", "b"]))], 7)])  # fmt: skip
+FIRST_COMMIT = 0x100 + 0x1000
+
+
+@pytest.mark.parametrize("is_hot", [False, True])
+async def test_nothing_is_sent_or_confirmed_by_a_server_of_another_history(is_hot: bool) -> None:
+    """Its transactions have positions that the stream holds already, and are others."""
+    stored = Position(FIRST_COMMIT, 0)
+    confirmed: list[int] = []
+    with pytest.raises(HistoryForked):
+        await run([AGAIN], is_hot=is_hot, stored=stored, confirmed=confirmed,
+                  witness=Witness(FIRST_COMMIT, 8, iso_timestamp(5)))  # fmt: skip
+    assert not any(confirmed)
+
+
+@pytest.mark.parametrize("is_hot", [False, True])
+async def test_a_server_that_has_the_stream_s_last_transaction_goes_on_behind_it(
+    is_hot: bool,
+) -> None:
+    stored = Position(FIRST_COMMIT, 0)
+    found = await run([AGAIN], is_hot=is_hot, stored=stored,
+                      witness=Witness(FIRST_COMMIT, 7, iso_timestamp(5)))  # fmt: skip
+    assert [m[2]["data"]["id"] for m in found["messages"] if m[2] and "data" in m[2]] == [2]
+    assert found["skipped"] == 1
+    assert found["confirmed"] > FIRST_COMMIT
+
+
+@pytest.mark.parametrize("shapes", [KnownShapes(), SlowRegistry()])
+async def test_a_shape_counts_as_told_only_once_it_is_queued(shapes: KnownShapes) -> None:
+    """A stop in between must leave the mark owed: what is told is not sent again."""
+    source = ListSource([written([([(False, wal.insert(TABLE, ["1", "a"]))], 1)])])
+    sink = MemorySink(1 << 20)
+    pipeline = Pipeline(
+        source=source,
+        sink=sink,
+        shapes=shapes,
+        oversize=MemoryStore(),
+        source_id="1/2/slot",
+        progress=Progress(0),
+        stored=StoredEnd(NOTHING),
+        codec=MSGPACK,
+        limits=PublishLimits(),
+        status=Status("slot", "pub"),
+    )
+    reached = shapes.is_asked if isinstance(shapes, SlowRegistry) else source.is_drained
+    stop = asyncio.Event()
+    running = asyncio.create_task(pipeline.run(stop))
+    async with asyncio.timeout(30):
+        await reached.wait()
+        stop.set()
+        await running
+
+    announced = [subject for subject, *_ in sink.stored if subject.endswith(".schema")]
+    assert len(shapes.told_of) == len(announced)
+    assert bool(announced) != isinstance(shapes, SlowRegistry)
+
+
+@pytest.mark.parametrize("is_hot", [False, True])
+async def test_what_is_acknowledged_and_not_yet_safe_is_not_confirmed(is_hot: bool) -> None:
+    """Not while it streams, not when a keepalive asks, and not with its last word."""
+    asking = b"k" + (0x2000).to_bytes(8) + bytes(8) + b"\x01"
+    frames = [*written([([(False, wal.insert(TABLE, ["1", "a"]))], 0)]), asking]
+
+    told = await run([frames[:-1], [asking]], is_hot=is_hot, hold=timedelta(hours=1))
+    at_once = await run([frames], is_hot=is_hot)
+
+    assert (told["confirmed"], told["acked"] > 0) == (0, True)
+    assert at_once["confirmed"] > 0

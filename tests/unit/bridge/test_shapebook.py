@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from bridge import shapebook
 from bridge.postgres.catalog import PublishedTable
+from bridge.postgres.storage import TableReading
 from bridge.protocol.decoder import decode_message
 from bridge.protocol.messages import Relation
 from bridge.relations import ColumnFacts, TableFacts, shape_of
-from bridge.shapebook import Catalog
+from bridge.shapebook import Catalog, ShapeBook
+from bridge.status import Status
+from bridge.tablememory import TableMemory
+from schemas.ddl import DdlEvent
+from schemas.events import Place
+from schemas.names import TableName
 from tests.support import wal
 
 INT4, TEXT = 23, 25
@@ -78,3 +86,81 @@ def test_a_shape_made_at_the_start_is_the_one_that_would_be_made_now() -> None:
     assert made == shape_of(RELATION, FACTS, 1)
     assert catalog.shape(narrower, 1) == shape_of(narrower, FACTS, 1) != made
     assert catalog.shape(RELATION, OLDEST_RUNNING) is None
+
+
+USERS = TableName("public", "users")
+PLACE = Place(lsn=5, commit_lsn=9, commit_ts="2026-01-01T00:00:00Z", xid=700, seq=1, last=False)
+
+
+class Readings:
+    """Stands for a catalog in which the table is gone, and counts how often it is asked."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.looks = self.questions = 0
+        monkeypatch.setattr(shapebook, "read_table", self._look)
+        monkeypatch.setattr(shapebook, "relation_states", self._answer)
+        monkeypatch.setattr(shapebook, "until_visible", self._wait)
+
+    async def _look(self, *_: object) -> TableReading:
+        self.looks += 1
+        return TableReading(None, TableFacts(), None, None)
+
+    async def _answer(self, *_: object) -> dict[int, Any]:
+        self.questions += 1
+        return {}
+
+    async def _wait(self, *_: object) -> None:
+        pass
+
+
+def a_book(memory: TableMemory) -> ShapeBook:
+    async def register(*_: object) -> int:
+        return 3
+
+    async def shape_before(*_: object) -> None:
+        pass
+
+    nothing = cast("Any", None)
+    registry = cast("Any", SimpleNamespace(register=register, shape_before=shape_before))
+    config = cast("Any", SimpleNamespace(postgres=None, publication="pub", nats=None))
+    return ShapeBook(
+        nothing,
+        registry,
+        known=Catalog(),
+        memory=memory,
+        config=config,
+        status=Status("s", "pub"),
+    )
+
+
+async def test_the_messages_of_a_transaction_read_the_catalog_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Any role can write a million of them in one statement, and the slot waits for each."""
+    readings, memory = Readings(monkeypatch), TableMemory()
+    memory.glimpse(9, USERS)
+    book = a_book(memory)
+
+    for at in range(1_000):
+        await book.altered(9, PLACE, {"rewrite"} if at % 2 else {"alter"})
+        await book.confirmed([DdlEvent("alter", 9, USERS)], PLACE)
+
+    assert (readings.looks, readings.questions) == (2, 1)
+    await book.altered(9, dataclasses.replace(PLACE, xid=701), {"alter"})
+    assert readings.looks == 3
+
+
+async def test_a_table_that_was_renamed_since_the_last_poll_is_dropped_under_its_new_name(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A change announced the new name already, so the drop is passed on where it happened."""
+    Readings(monkeypatch)
+    memory = TableMemory()
+    memory.glimpse(9, TableName("public", "before"))
+    book = a_book(memory)
+    late, drop = DdlEvent("alter", 9, USERS), DdlEvent("drop", 9, USERS)
+
+    await book.register(shape_of(RELATION, FACTS), PLACE.lsn)
+
+    assert await book.confirmed([late, drop], PLACE) == [drop]
+    assert not caplog.records

@@ -103,3 +103,21 @@ async def test_a_part_is_not_taken_for_the_body() -> None:
 
     with pytest.raises(SinkLost, match="in part: 4 of 10"):
         await oversize_store(SimpleNamespace(get=get)).body_of(message)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        api_error(nats.js.errors.ServiceUnavailableError, 10008),
+        api_error(nats.js.errors.ServerError, 10118),
+        nats.errors.NoRespondersError(),
+        nats.errors.TimeoutError(),
+    ],
+)
+def test_advice_during_an_election_is_to_wait(error: Exception) -> None:
+    """The address is right: somebody there does not answer for JetStream yet."""
+    with pytest.raises(SinkLost) as raised, translated(SERVER):
+        raise error
+
+    assert "NATS_HOST" not in raised.value.advice
+    assert "electing a leader for stream CDC" in raised.value.advice

@@ -102,7 +102,7 @@ async def test_the_slot_is_looked_at_between_sessions(monkeypatch: pytest.Monkey
     monkeypatch.setattr(connection, "connect", connect)
     monkeypatch.setattr(app, "find_slot", find_slot)
     monkeypatch.setattr(app, "WATCH_EVERY_SECONDS", 0)
-    config = SimpleNamespace(format="json", postgres=None, slot="s")
+    config = SimpleNamespace(format="json", postgres=None, slot="s", nats=None)
     bridge = app.Bridge(cast("Any", config), Status("s", "p"), asyncio.Event())
     bridge.status.state = "streaming"
     watching = asyncio.create_task(bridge._watch_between_sessions())
@@ -132,7 +132,7 @@ async def test_a_look_that_fails_ends_no_bridge_that_streams(
 
     monkeypatch.setattr(connection, "connect", connect)
     monkeypatch.setattr(app, "WATCH_EVERY_SECONDS", 0)
-    config = SimpleNamespace(format="json", postgres=None)
+    config = SimpleNamespace(format="json", postgres=None, nats=None)
     bridge = app.Bridge(cast("Any", config), Status("s", "p"), asyncio.Event())
     watching = asyncio.create_task(bridge._watch())
     while looked < 3 and not watching.done():

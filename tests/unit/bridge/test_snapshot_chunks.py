@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -139,6 +140,7 @@ def test_chunks_hold_every_row_in_order_and_keep_to_their_limits(
     chunks = chunks_of(format, lines, limit, max_rows)
 
     assert all(chunk.rows <= max_rows for chunk in chunks)
+    assert sum(chunk.rows for chunk in chunks) == len(sizes)
     assert all(chunk.size <= limit or chunk.rows == 1 for chunk in chunks)
     found = []
     for chunk in chunks:
@@ -157,3 +159,18 @@ def test_ranges_of_pages_are_the_whole_table_once(pages: int, readers: int) -> N
     assert [end for _, end in ranges[:-1]] == [start for start, _ in ranges[1:]]
     assert all(end is None or end > start for start, end in ranges)
     assert len(ranges) <= readers
+
+
+@formats
+def test_names_of_text_values_count_towards_a_chunks_size(format: Format) -> None:
+    """A chunk is filled by its size; what it does not count would exceed max_payload."""
+    dates = tuple(replace(COLUMNS[1], name=f"born{n}", position=n + 2) for n in range(8))
+    bodies = bodies_for((COLUMNS[0], *dates), format)
+    chunker = Chunker(bodies.block, 1_000_000)
+    for n in range(1_000):
+        assert list(chunker.add(Lines.of([b"%d%b\n" % (n, b"\t0044-03-15 BC" * 8)]))) == []
+
+    (chunk,) = chunker.rest()
+
+    body = bodies.chunk(NAME.chunk_head(0, 1), chunk.blocks)
+    assert len(body) <= chunk.size + 200

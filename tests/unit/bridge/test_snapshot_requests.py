@@ -117,3 +117,22 @@ def test_snapshot_ids_fit_a_subject_and_differ() -> None:
 
     assert len(ids) == 100
     assert not any(set(snapshot_id) & set(".*> \t") for snapshot_id in ids)
+
+
+@pytest.mark.parametrize(
+    ("body", "is_range", "is_whole"),
+    [
+        (b"{}", False, True),
+        (b'{"from": [1]}', True, False),
+        (b'{"to": [1]}', True, False),
+        (b'{"from": [1], "to": [2]}', True, False),
+        (b'{"columns": ["id"]}', False, False),
+    ],
+)
+def test_only_a_request_without_limits_is_for_the_whole_table(
+    body: bytes, is_range: bool, is_whole: bool
+) -> None:
+    """Consumers take a whole snapshot for the table's state, and a part for what it is."""
+    request = parse_request("users", body)
+
+    assert (request.is_range, request.is_whole) == (is_range, is_whole)

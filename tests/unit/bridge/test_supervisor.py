@@ -82,6 +82,7 @@ def test_backoff_grows_to_a_bound_and_jitter_only_shortens_it() -> None:
     backoff = Backoff(first=timedelta(seconds=1), longest=timedelta(seconds=10))
     assert [backoff.delay(n, 0) for n in (1, 2, 3, 5, 500)] == [1, 2, 4, 10, 10]
     assert backoff.delay(3, 1) == 2
+    assert backoff.delay(100_000, 0) == 10, "an outage of weeks is counted as well"
 
 
 class CountedBackoff(Backoff):

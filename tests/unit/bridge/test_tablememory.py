@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bridge.storage import Attribute
+from bridge.storage import Attribute, File
 from bridge.tablememory import Seen, TableMemory
 from schemas.names import TableName
 from schemas.shapes import NO_FILL
@@ -13,7 +13,7 @@ from tests.unit.bridge.test_storage import BEFORE, WIDER
 from tests.unit.schemas.samples import SHAPE
 
 OID = SHAPE.relation_id
-REWRITTEN = replace(BEFORE, filenode=2, columns={**BEFORE.columns, 1: Attribute(9, 23, -1)})
+REWRITTEN = replace(BEFORE, file=File(node=2), columns={**BEFORE.columns, 1: Attribute(9, 23, -1)})
 
 
 def _memory() -> TableMemory:
@@ -30,14 +30,16 @@ def test_a_rewrite_is_owed_until_it_is_told_and_only_then_remembered() -> None:
 
     assert memory.dress(SHAPE).rewritten
     assert memory.take_due() == {}
-    memory.tell(OID)
+    assert memory.tell(replace(SHAPE, rewritten=False)) == ()
+    assert memory.take_due() == {}
+    assert memory.tell(memory.dress(SHAPE))
     assert not memory.dress(SHAPE).rewritten
     assert memory.take_due() == {OID: Seen(SHAPE.name, REWRITTEN)}
 
 
 def test_a_harmless_difference_is_remembered_without_a_word() -> None:
     """Else the next column that is added would look like a rewrite."""
-    memory, vacuumed = _memory(), replace(BEFORE, filenode=2)
+    memory, vacuumed = _memory(), replace(BEFORE, file=File(node=2))
 
     memory.assess(SHAPE, vacuumed, is_watched=True)
 
@@ -50,7 +52,7 @@ def test_a_harmless_difference_does_not_cover_an_owed_one() -> None:
     memory = _memory()
 
     memory.assess(SHAPE, REWRITTEN, is_watched=True)
-    memory.assess(SHAPE, replace(REWRITTEN, filenode=3), is_watched=True)
+    memory.assess(SHAPE, replace(REWRITTEN, file=File(node=3)), is_watched=True)
 
     assert memory.take_due() == {}
     assert OID in memory.owed
@@ -63,11 +65,11 @@ def test_a_fill_stays_with_its_column_and_leaves_with_its_type() -> None:
     added = Attribute(701, 23, -1, has_missing=True, missing="5")
     memory.assess(WIDER, replace(BEFORE, columns={**BEFORE.columns, 9: added}), is_watched=True)
     cleared = Attribute(702, 23, -1, is_swapped=True)
-    later = replace(BEFORE, filenode=2, columns={**BEFORE.columns, 9: cleared})
+    later = replace(BEFORE, file=File(node=2), columns={**BEFORE.columns, 9: cleared})
 
     memory.assess(WIDER, later, is_watched=True)
 
-    assert not memory.owed
+    assert not memory.dress(WIDER).rewritten
     assert memory.dress(WIDER).columns[-1].fill == 5
     other = replace(WIDER, columns=(*SHAPE.columns, replace(WIDER.columns[-1], type_oid=20)))
     assert memory.dress(other).columns[-1].fill is NO_FILL
@@ -122,16 +124,136 @@ def test_an_older_shape_takes_fills_and_leaves_the_memory_alone() -> None:
     now = replace(BEFORE, columns={**BEFORE.columns, 9: added})
 
     assert memory.dress_older(WIDER, now).columns[-1].fill == 5
-    assert memory.dress_older(WIDER, replace(now, filenode=7)).rewritten
+    assert memory.dress_older(WIDER, replace(now, file=File(node=7))).rewritten
     assert not memory.dress_older(WIDER, None).rewritten
     assert memory.seen[OID].storage == BEFORE
 
 
 def test_a_reported_rewrite_is_believed_only_with_another_file() -> None:
     """Any role can write the report; without a new file it would reload any table."""
-    memory, moved = _memory(), replace(BEFORE, filenode=2)
+    memory, moved = _memory(), replace(BEFORE, file=File(node=2))
 
     memory.assess(SHAPE, BEFORE, is_watched=True, is_rewritten=True)
     assert not memory.dress(SHAPE).rewritten
     memory.assess(SHAPE, moved, is_watched=True, is_rewritten=True)
     assert memory.dress(SHAPE).rewritten
+
+
+ADDED = replace(
+    BEFORE,
+    columns={**BEFORE.columns, 9: Attribute(701, 23, -1, has_missing=True, missing="5")},
+)
+
+
+def test_an_added_column_is_owed_until_a_shape_that_has_it_is_told() -> None:
+    """The table may be quiet for ever, and a session may end before the announcement."""
+    memory = _memory()
+
+    memory.assess(WIDER, ADDED, is_watched=True)
+
+    assert not memory.dress(WIDER).rewritten
+    memory.tell(memory.dress(SHAPE))
+    assert memory.take_due() == {}
+    memory.tell(memory.dress(WIDER))
+    assert memory.take_due() == {OID: Seen(SHAPE.name, ADDED)}
+    assert not memory.owed
+
+
+def test_a_mark_told_with_an_older_shape_still_owes_the_added_column() -> None:
+    """A backlog is announced in the shapes it was written in."""
+    memory, both = _memory(), replace(ADDED, types={"e1": "blue"})
+    memory.seen[OID] = Seen(SHAPE.name, replace(BEFORE, types={"e1": "sad"}))
+
+    memory.assess(WIDER, both, is_watched=True)
+
+    assert memory.tell(memory.dress(SHAPE))
+    assert not memory.dress(WIDER).rewritten
+    assert OID in memory.owed
+
+
+def test_a_fill_found_later_than_its_column_was_announced_needs_a_snapshot() -> None:
+    """Rows that were changed in between hold other values, NULL too, and no fill tells which."""
+    memory, restarted = _memory(), TableMemory()
+    memory.tell(memory.dress_older(WIDER, None))
+    restarted.recall(WIDER, BEFORE)
+
+    for one in (memory, restarted):
+        one.assess(WIDER, ADDED, is_watched=True)
+
+        assert one.dress(WIDER).rewritten
+        assert one.dress(WIDER).columns[-1].fill == 5
+        one.tell(one.dress(WIDER))
+        one.assess(WIDER, replace(ADDED, file=File(node=2)), is_watched=True)
+        assert not one.owed
+
+
+def test_a_column_announced_at_an_attnum_it_never_had_needs_a_snapshot() -> None:
+    """Of a locked table the attnum is a guess; rows came under the wrong one."""
+    memory = _memory()
+    elsewhere = replace(WIDER, columns=(*SHAPE.columns, replace(WIDER.columns[-1], position=8)))
+
+    memory.tell(memory.dress_older(elsewhere, None))
+    memory.assess(WIDER, ADDED, is_watched=True)
+
+    assert memory.dress(WIDER).rewritten
+
+
+def test_a_column_of_nulls_announced_early_needs_no_snapshot() -> None:
+    """A column without a fill is NULL in existing rows."""
+    memory = _memory()
+    memory.tell(memory.dress_older(WIDER, None))
+
+    nulls = replace(BEFORE, columns={**BEFORE.columns, 9: Attribute(701, 23, -1)})
+    memory.assess(WIDER, nulls, is_watched=True)
+
+    assert not memory.dress(WIDER).rewritten
+
+
+def test_a_new_table_is_remembered_without_a_word() -> None:
+    """Else a restart would not notice what is rewritten while the bridge is away."""
+    memory = TableMemory()
+
+    memory.assess(SHAPE, BEFORE, is_watched=True)
+
+    assert memory.take_due() == {OID: Seen(SHAPE.name, BEFORE)}
+
+
+def test_fills_of_an_earlier_session_are_announced_again() -> None:
+    """The catalog may have lost them by then, and consumers may begin at this announcement."""
+    memory = TableMemory()
+    filled = replace(WIDER, columns=(*SHAPE.columns, replace(WIDER.columns[-1], fill=5)))
+
+    memory.recall(filled, BEFORE)
+
+    assert [column.fill for column in memory.dress(WIDER).columns] == [
+        *(column.fill for column in memory.dress(SHAPE).columns),
+        5,
+    ]
+
+
+def test_a_name_that_was_given_up_needs_a_snapshot_when_it_is_published_again() -> None:
+    """Unless another table has it, whose announcement has told consumers already."""
+    memory, taken = _memory(), _memory()
+
+    memory.forget(OID, is_name_free=True)
+    taken.forget(OID, is_name_free=False)
+
+    for one in (memory, taken):
+        one.assess(SHAPE, BEFORE, is_watched=True)
+    assert memory.dress(SHAPE).rewritten
+    assert not taken.dress(SHAPE).rewritten
+
+
+def test_rows_may_differ_where_a_trace_says_so_or_nothing_is_known() -> None:
+    """Of a table that was altered again, or is gone, before the bridge looked."""
+    memory, moved = _memory(), replace(BEFORE, file=File(node=2))
+
+    assert not memory.may_differ(OID, BEFORE, is_rewritten=True)
+    assert not memory.may_differ(OID, moved, is_rewritten=False)
+    assert memory.may_differ(OID, moved, is_rewritten=True)
+    assert memory.may_differ(OID, REWRITTEN, is_rewritten=False)
+    assert memory.may_differ(OID, ADDED, is_rewritten=False)
+    assert memory.may_differ(OID, None, is_rewritten=False)
+    assert memory.seen[OID].storage == BEFORE
+    memory.owe(OID, "for the test")
+    assert memory.may_differ(OID, BEFORE, is_rewritten=False)
