@@ -1,25 +1,30 @@
 """The program: follow the stream, batch by batch.
 
-One loop serves `run` and `drain`. Where to begin is asked of the tables (`watermark`), where a
-batch ends of the stream (`batches`), where the stream is broken of `gaps`, and the durable consumer
-is moved only when a batch is in. Between batches `loader` looks after tables that need a snapshot.
+One loop serves `run` and `drain`; what `run` survives and `drain` does not is in `outages`. The
+tables say where to begin (`watermark`), the stream where a batch ends (`batches`) and where it is
+broken (`gaps`), and the durable consumer is moved only when a batch is in. Between batches `loader`
+looks after tables that need a snapshot.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event
 
+from pyspark.sql import SparkSession
+
 from lake_consumer import maintaining
-from lake_consumer.batches import Batch, BatchLimits, Pace, plan_batch
+from lake_consumer.batches import Batch, BatchLimits, Mark, Pace, plan_batch
 from lake_consumer.config import LakeConfig
 from lake_consumer.errors import MessagesMissing, StreamMissing
 from lake_consumer.exporter import Endpoints, serving
+from lake_consumer.forks import ForkMark
 from lake_consumer.gaps import Gap, next_gap
 from lake_consumer.iceberg.lake import Applied, Lake
 from lake_consumer.iceberg.reading import LakeReader, read_statuses
@@ -28,6 +33,7 @@ from lake_consumer.loader import LOOK_SECONDS, Loader
 from lake_consumer.logs import info
 from lake_consumer.maintaining import Rounds
 from lake_consumer.metrics import Meter, Remembered
+from lake_consumer.outages import Outages
 from lake_consumer.session import SessionOptions, open_session
 from lake_consumer.watermark import Watermark, plan_resume
 from schemas.positions import Lsn
@@ -60,7 +66,8 @@ def drain(config: LakeConfig, stop: Event, on_ready: Callable[[], None] = lambda
     with closing(CdcStream(config.nats)) as stream:
         state = stream.state()
         goal = state.last
-        follower = _open(config, stream, on_ready, short=state.messages < SHORT_DRAIN)
+        spark = _start(config, on_ready, short=state.messages < SHORT_DRAIN)
+        follower = _open(config, stream, spark)
         while not stop.is_set() and follower.catch_up(goal):
             if follower.is_waiting:
                 stop.wait(LOOK_SECONDS)
@@ -70,25 +77,60 @@ def drain(config: LakeConfig, stop: Event, on_ready: Callable[[], None] = lambda
 
 def run(config: LakeConfig, stop: Event, on_ready: Callable[[], None] = lambda: None) -> None:
     """Follow the stream until told to stop; the batch under way is finished first."""
-    with closing(CdcStream(config.nats)) as stream:
-        _await_stream(stream, stop)
-        if stop.is_set():
-            return
-        follower = _open(config, stream, on_ready, short=False)
-        rounds = Rounds.begin(config.care, follower.meter)
-        tables = Remembered(lambda: read_statuses(config.catalog, config.warehouse))
-        with serving(config.metrics, Endpoints(follower.meter, tables)):
-            while not stop.is_set():
-                began = time.monotonic()
-                # First: the bridge takes the snapshots asked for while the batch is applied.
-                follower.load()
-                full = follower.step(None)
-                follower.observe()
-                rounds.between_batches()
-                pause = POLL_SECONDS if not full else config.interval_seconds
-                stop.wait(max(0.0, pause - (time.monotonic() - began)))
-        follower.close()
-        info("stopped", applied=follower.applied)
+    meter = Meter()
+    outages = Outages(meter, stop)
+    running = Running(config, stop, on_ready, meter, outages)
+    tables = Remembered(
+        lambda: read_statuses(config.catalog, config.warehouse),
+        is_away=lambda: meter.outage_attempts > 0,
+    )
+    with serving(config.metrics, Endpoints(meter, tables)):
+        outages.survive(running.follow)
+    info("stopped", applied=meter.applied)
+
+
+@dataclass(slots=True)
+class Running:
+    """What stays from one session of `run` to the next, between which there was an outage."""
+
+    config: LakeConfig
+    stop: Event
+    on_ready: Callable[[], None]
+    meter: Meter
+    outages: Outages
+    spark: SparkSession | None = None
+    rounds: Rounds | None = None
+
+    def follow(self) -> None:
+        """Begin where the tables are, and follow until told to stop."""
+        with closing(CdcStream(self.config.nats)) as stream:
+            _await_stream(stream, self.stop)
+            if self.stop.is_set():
+                return
+            if self.spark is None:
+                self.spark = _start(self.config, self.on_ready, short=False)
+            follower = _open(self.config, stream, self.spark, self.meter)
+            try:
+                self._turn_round(follower)
+            except Exception:
+                # What failed is told by the failure itself; the next session begins anew.
+                with contextlib.suppress(Exception):
+                    follower.close()
+                raise
+            follower.close()
+
+    def _turn_round(self, follower: Follower) -> None:
+        rounds = self.rounds = self.rounds or Rounds.begin(self.config.care, self.meter)
+        while not self.stop.is_set():
+            began = time.monotonic()
+            # First: the bridge takes the snapshots asked for while the batch is applied.
+            follower.load()
+            full = follower.step(None)
+            follower.observe()
+            self.outages.over()
+            rounds.between_batches()
+            pause = POLL_SECONDS if not full else self.config.interval_seconds
+            self.stop.wait(max(0.0, pause - (time.monotonic() - began)))
 
 
 def maintain(config: LakeConfig, tables: Sequence[str], *, budget: float) -> None:
@@ -113,14 +155,18 @@ def _await_stream(stream: CdcStream, stop: Event) -> None:
             stop.wait(POLL_SECONDS)
 
 
-def _open(
-    config: LakeConfig, stream: CdcStream, on_ready: Callable[[], None], *, short: bool
-) -> Follower:
+def _start(config: LakeConfig, on_ready: Callable[[], None], *, short: bool) -> SparkSession:
     if (file := config.catalog.sqlite_file) is not None:
         Path(file).parent.mkdir(parents=True, exist_ok=True)
-    began = time.monotonic()
     spark = open_session(session_options(config, short=short))
     on_ready()
+    return spark
+
+
+def _open(
+    config: LakeConfig, stream: CdcStream, spark: SparkSession, meter: Meter | None = None
+) -> Follower:
+    began = time.monotonic()
     lake = Lake(
         spark,
         config.nats,
@@ -132,7 +178,7 @@ def _open(
         store=config.catalog.store,
     )
     loader = Loader(stream, lake, patience_seconds=config.patience_seconds)
-    follower = Follower(config.limits, stream, lake, loader)
+    follower = Follower(config.limits, stream, lake, loader, meter)
     stream.ensure_durable()
     info("ready", seconds=time.monotonic() - began, applied=follower.applied)
     return follower
@@ -142,18 +188,24 @@ class Follower:
     """Applies one batch after another, from where the tables say they are."""
 
     def __init__(
-        self, limits: BatchLimits, stream: CdcStream, lake: Lake, loader: Loader | None = None
+        self,
+        limits: BatchLimits,
+        stream: CdcStream,
+        lake: Lake,
+        loader: Loader | None = None,
+        meter: Meter | None = None,
     ) -> None:
         self._pace = Pace(limits)
         self._stream = stream
         self._lake = lake
         self._loader = loader
-        self.meter = Meter()
+        self.meter = meter or Meter()
         self._mark, tables = lake.watermarks()
         state = stream.state()
         resume = plan_resume(self._mark, tables.values(), state.first, state.last)
         self._interrupted_end = resume.interrupted_end
         self._marked_gap: int | None = None
+        self._fork: ForkMark | None = None
         self.applied = resume.first - 1
         self._next: Batch | None = None
         self.is_waiting = False
@@ -171,7 +223,7 @@ class Follower:
         if batch is None:
             return self._cross(gap)
         began = time.monotonic()
-        self._pace.applied(batch.messages, max(0, state.last - batch.last))
+        self._pace.applied(batch.messages, state.last - batch.last)
         self._next = self._following(batch, state, newest, gap)
         applied = self._lake.apply(batch, self._next)
         self._stream.move_durable(batch.last)
@@ -222,20 +274,30 @@ class Follower:
         first = self.applied + 1
         if self._marked_gap is None or self._marked_gap < first:
             self._marked_gap = self._stream.gap_mark(first)
-        gap = next_gap(first, state.first, state.holes, self._marked_gap)
+        if self._fork is None or self._fork.sequence < first:
+            self._fork = self._stream.fork_mark(first)
+        gap = next_gap(first, state.first, state.holes, self._marked_gap, self._fork)
         return gap if gap is not None and gap.first <= newest else None
 
     def _plan(self, state: StreamState, newest: int, gap: Gap | None) -> Batch | None:
         first, end = self.applied + 1, self._interrupted_end
         if end is not None and (gap is None or gap.first > end):
             info("taking an interrupted batch again", first=first, last=end)
-            return plan_batch(first, end, end - first + 1, self._stream.look)
+            return plan_batch(first, end, end - first + 1, self._stream.look, self._before())
         if end is not None:
             # Broken inside: its tables begin anew behind the gap, whatever they have of it.
             return None
         if self._next is not None and self._next.first == first and self._next.last <= newest:
             return self._next
-        return plan_batch(first, newest, self._pace.messages(state.mean_bytes), self._stream.look)
+        count = self._pace.messages(state.mean_bytes)
+        return plan_batch(first, newest, count, self._stream.look, self._before())
+
+    def _before(self) -> Mark | None:
+        """The commit that the lake stands at; None where messages are missing behind it."""
+        mark = self._mark
+        if mark.stream_sequence != self.applied or not mark.commit_ts:
+            return None
+        return Mark(commit_lsn=mark.commit_lsn, ordinal=0, last=True, commit_ts=mark.commit_ts)
 
     def _following(
         self, batch: Batch, state: StreamState, newest: int, gap: Gap | None
@@ -245,7 +307,8 @@ class Follower:
         if end - batch.last < AHEAD_MESSAGES:
             return None
         count = self._pace.messages(state.mean_bytes)
-        return plan_batch(batch.last + 1, end, count, self._stream.look)
+        before = Mark(commit_lsn=batch.commit_lsn, ordinal=0, last=True, commit_ts=batch.commit_ts)
+        return plan_batch(batch.last + 1, end, count, self._stream.look, before)
 
     def _cross(self, gap: Gap | None) -> bool:
         """Go on behind a gap, if there is one; False where the stream is just not longer."""
@@ -254,7 +317,13 @@ class Follower:
         missing = Gap(self.applied + 1, gap.last, gap.why)
         if self._loader is None:
             raise MessagesMissing(f"stream {CDC_STREAM.name} lacks sequence {missing}: {gap.why}")
-        self._loader.heal(missing)
+        if gap.fork is None:
+            self._loader.heal(missing)
+        else:
+            if missing.first < gap.first:
+                # Of a batch that a version before this one began, across the fork.
+                self._loader.heal(replace(missing, last=gap.first - 1))
+            self._loader.cross_fork(gap.fork)
         self.applied = gap.last
         if self._interrupted_end is not None and self._interrupted_end <= gap.last:
             self._interrupted_end = None

@@ -5,6 +5,9 @@ That makes the end of a batch findable by looking at a handful of messages, what
 size: step back to the end of the transaction before, or, where one transaction fills the batch,
 forward to its own end. `look` is the only thing that touches the stream, so tests use a list.
 
+A message that only opens a session of a bridge is in no transaction, and the place it names is no
+commit of this batch. It counts as part of what stands before it.
+
 Bytes are bounded through the stream's mean message size; sizes are not read before the batch is.
 """
 
@@ -59,6 +62,8 @@ class Mark:
     ordinal: int
     last: bool
     commit_ts: str
+    is_session: bool = False
+    """Whether it opens a session of a bridge, and says nothing about any transaction."""
 
 
 Look = Callable[[int], Mark]
@@ -78,11 +83,19 @@ class Batch:
         return self.last - self.first + 1
 
 
-def plan_batch(first: int, newest: int, count: int, look: Look) -> Batch | None:
-    """Take about `count` messages from `first` on; None while no whole transaction is there."""
+def plan_batch(
+    first: int, newest: int, count: int, look: Look, before: Mark | None = None
+) -> Batch | None:
+    """Take about `count` messages from `first` on; None while no whole transaction is there.
+
+    `before` is the end of what was applied last, if the message before `first` belongs to that.
+    """
     if newest < first:
         return None
     wish = min(newest, first + count - 1)
+    while before is None and wish < newest and look(wish).is_session:
+        wish += 1
+    look = _past_sessions(first, look, before)
     end = _end_at_or_before(wish, first, look)
     if end is None:
         end = _end_after(wish, newest, look)
@@ -90,6 +103,18 @@ def plan_batch(first: int, newest: int, count: int, look: Look) -> Batch | None:
         return None
     mark = look(end)
     return Batch(first=first, last=end, commit_lsn=mark.commit_lsn, commit_ts=mark.commit_ts)
+
+
+def _past_sessions(first: int, look: Look, before: Mark | None) -> Look:
+    """Let a message that opens a session look like the one before it."""
+    nowhere = Mark(commit_lsn=0, ordinal=0, last=False, commit_ts="")
+
+    def see(sequence: int) -> Mark:
+        while sequence >= first and (mark := look(sequence)).is_session:
+            sequence -= 1
+        return mark if sequence >= first else before or nowhere
+
+    return see
 
 
 def _end_at_or_before(sequence: int, first: int, look: Look) -> int | None:

@@ -138,7 +138,7 @@ def plan_cuts(
             place = next(iter(found.values()))
             restated += [
                 replace(row, commit_lsn=place.commit_lsn, commit_ts=place.commit_ts,
-                        stream_seq=sequence)
+                        stream_seq=sequence, fork_seq=place.fork_seq)
                 for row in lost
             ]  # fmt: skip
             told = {}

@@ -33,7 +33,8 @@ The NATS user and password come from NATS_LAKE_USER and NATS_LAKE_PASSWORD, or f
 NATS_LAKE_USER_FILE and NATS_LAKE_PASSWORD_FILE. Every variable below may be given as *_FILE.
 
 exit codes: 0 done, 1 failed with nothing lost, 2 bad option, 3 NATS or its stream not there,
-4 nobody takes a snapshot that is needed
+4 nobody takes a snapshot that is needed, or `verify` found a difference, 6 NATS rejects the user.
+The README says for each whether a supervisor should restart. `run` waits for servers that are away.
 """
 
 
@@ -96,7 +97,7 @@ def _forget(config: LakeConfig, flags: Flags) -> None:
     from lake_consumer.forget import ask_forget  # noqa: PLC0415 - as above
 
     said = ask_forget(config, flags["table"], purge=flags["purge"], force=flags["force"])
-    sys.stdout.write(said + "\n")
+    write(said + "\n")
 
 
 def _query(config: LakeConfig, flags: Flags) -> None:
@@ -326,14 +327,29 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] = os.environ) -> int:
-    flags = vars(build_parser().parse_args(argv))
+    try:
+        return _main(_parse(argv), environ)
+    except OutputClosed as closed:
+        return closed.exit_code
+
+
+def _parse(argv: Sequence[str] | None) -> Flags:
+    try:
+        return vars(build_parser().parse_args(argv))
+    except SystemExit:
+        # After --help: its reader may be gone.
+        flush()
+        raise
+
+
+def _main(flags: Flags, environ: Mapping[str, str]) -> int:
     command = next(command for command in COMMANDS if command.name == flags["command"])
     complain = _complain_aside if command.prints else _complain
     try:
         command.act(read_config(flags, environ, parse_spark_conf(flags["spark_conf"])), flags)
         flush()
-    except OutputClosed as closed:
-        return closed.exit_code
+    except OutputClosed:
+        raise
     except LakeError as error:
         complain(str(error), error.advice, verbose=flags["verbose"])
         return error.exit_code

@@ -3,6 +3,8 @@
 The attnum survives a rename, so it is what connects a change, a shape and an Iceberg column. It is
 kept in the Iceberg column's doc, together with the contract's type: the table describes itself, and
 a change of shape is one atomic Iceberg commit.
+
+A name is PostgreSQL's own, unless the lake has that path already (`lake_column`).
 """
 
 from __future__ import annotations
@@ -15,6 +17,35 @@ from schemas.types import ContractType, parse_type
 
 TEXT_COLUMN = "_bridge_text"
 """Map from column to PostgreSQL's own text, for values their column's type cannot hold."""
+
+ESCAPE = "_"
+"""What a name that the lake keeps for itself has behind it where PostgreSQL uses it too."""
+
+_METADATA = (
+    "_file",
+    "_pos",
+    "_deleted",
+    "_spec_id",
+    "_partition",
+    "_row_id",
+    "_last_updated_sequence_number",
+)
+"""What Iceberg adds to the rows that Spark reads; it refuses a table's column of that name."""
+
+_RESERVED = frozenset({TEXT_COLUMN, f"{TEXT_COLUMN}.key", f"{TEXT_COLUMN}.value", *_METADATA})
+_ELEMENT = ".element"
+
+
+def lake_column(name: str) -> str:
+    """What a column of PostgreSQL is called in the lake.
+
+    Iceberg knows a field by its path, which has to be the only one: `a.element` is that of the
+    elements of an array `a`, and the texts of a row have three. SQL may not mind upper and lower
+    case. A name like a reserved one, with `_` behind it, has one more too, so that no two
+    columns become one.
+    """
+    like = name.rstrip(ESCAPE).lower()
+    return name + ESCAPE if like in _RESERVED or like.endswith(_ELEMENT) else name
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +64,7 @@ class LakeColumn:
 
     @classmethod
     def of(cls, column: Column) -> LakeColumn:
-        return cls(column.position, column.name, column.type)
+        return cls(column.position, lake_column(column.name), column.type)
 
     @property
     def doc(self) -> str:
@@ -56,6 +87,12 @@ _DOC = re.compile(
 
 def columns_of(shape: TableShape) -> Columns:
     return tuple(LakeColumn.of(column) for column in shape.columns)
+
+
+def are_named(held: Columns, wanted: Columns) -> bool:
+    """Whether columns have the names they are to have; earlier versions reserved fewer."""
+    names = {column.position: column.name for column in held if column.is_current}
+    return all(names.get(column.position, column.name) == column.name for column in wanted)
 
 
 def read_doc(name: str, doc: str | None) -> LakeColumn | None:

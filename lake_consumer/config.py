@@ -159,7 +159,7 @@ def read_config(
     number = Numbers(OPTIONS, values)
     warehouse = _warehouse(values["warehouse"] or "", values["catalog_uri"] or "")
     return LakeConfig(
-        nats=nats_options(values, number("nats_port", int)),
+        nats=nats_options(values, number("nats_port", int), number("nats_timeout", float)),
         postgres=postgres_options(values, number("pg_port", int)),
         care=care_options(values, number),
         metrics=MetricsOptions(values["metrics_host"] or "", _port(values["metrics_port"])),

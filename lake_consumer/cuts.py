@@ -12,12 +12,13 @@ name a table had at a cut.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from lake_consumer.ddl_plan import Former
 from lake_consumer.errors import BadOption, NotReached, NotReadable
+from lake_consumer.forks import ForkMark, describe_fork
 from schemas.names import TableName
 from schemas.positions import Lsn
 
@@ -36,6 +37,8 @@ class CutRow:
     changes_snapshot_id: int | None
     gone_since: int | None = None
     """Since when PostgreSQL does not publish the table any more."""
+    fork_seq: int | None = None
+    """The fork after which this cut is of a history that never happened."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +49,7 @@ class Cut:
     commit_lsn: Lsn
     commit_ts: datetime
     tables: tuple[str, ...]
+    fork_seq: int | None = None
 
     def __str__(self) -> str:
         return f"{self.commit_lsn} of {self.commit_ts.isoformat()}"
@@ -76,12 +80,17 @@ def parse_when(text: str) -> When:
 class CutBook:
     """The table of cuts, read whole: it has one row per table and lake commit."""
 
-    def __init__(self, rows: Iterable[CutRow]) -> None:
+    def __init__(self, rows: Iterable[CutRow], forks: Iterable[ForkMark] = ()) -> None:
+        self._forks = tuple(forks)
         # A mirror that is rebuilt while the stream stands still can be read again at the same cut.
         self._rows = sorted(rows, key=lambda row: (row.stream_seq, row.snapshot_id is not None))
 
     def cuts(self) -> list[Cut]:
-        """Every cut, oldest first."""
+        """Every cut that can be read, oldest first."""
+        return [cut for cut in self._all() if cut.fork_seq is None]
+
+    def _all(self) -> list[Cut]:
+        """Every cut, also those of a history that PostgreSQL does not have any more."""
         tables: dict[int, list[str]] = {}
         last: dict[int, CutRow] = {}
         for row in self._rows:
@@ -93,13 +102,15 @@ class CutBook:
                 commit_lsn=Lsn(row.commit_lsn),
                 commit_ts=row.commit_ts,
                 tables=tuple(sorted(tables[sequence])),
+                fork_seq=row.fork_seq,
             )
             for sequence, row in last.items()
         ]
 
     def at(self, when: When) -> Cut:
         """The newest cut at or before a moment."""
-        cuts = self.cuts()
+        every, cuts = self._all(), self.cuts()
+        self._refuse_dead([cut for cut in every if _reached(cut, when)])
         if not cuts:
             raise NotReadable(
                 "the lake has no cut yet", advice="Run `lake-consumer drain`; each batch makes one."
@@ -115,6 +126,19 @@ class CutBook:
         if when is not None and not _reaches(cuts[-1], when):
             raise NotReached(f"the lake has not reached {when}; its newest cut is {cuts[-1]}")
         return found[-1]
+
+    def _refuse_dead(self, reached: Sequence[Cut]) -> None:
+        """Refuse a moment at which the lake was in a history that never happened."""
+        if not reached or reached[-1].fork_seq is None:
+            return
+        fork = describe_fork(reached[-1].fork_seq, self._forks)
+        live = [cut for cut in self.cuts() if cut.stream_seq < reached[-1].stream_seq]
+        raise NotReadable(
+            f"cut {reached[-1]} never happened on the surviving history of PostgreSQL ({fork})",
+            advice="Tables of that source are rebuilt after the fork; choose a later cut"
+            + (f", or {live[-1].commit_lsn}, the last one before it" if live else "")
+            + " (`lake-consumer cuts`). Dead rows stay in change logs, marked by `fork_seq`.",
+        )
 
     def unreadable(self) -> set[str]:
         """Tables whose mirror cannot be read at the newest cut."""
@@ -185,9 +209,8 @@ class TableNames:
         """Every name that means one of these tables at a stream sequence, and which one."""
         then = {table: self.name_at(table, stream_seq) for table in tables}
         present = {table: table for table in tables}
-        unmoved = {name: table for table, name in then.items() if name == table}
         moved = {name: table for table, name in then.items() if name != table}
-        return {**present, **unmoved, **moved}
+        return {**present, **moved}
 
 
 def table_gone(table: str, since: int) -> NotReadable:

@@ -18,13 +18,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from schemas.ddl import DdlEvent
 from schemas.names import TableName
 
 FORMER_PROPERTY = "bridge.former-names"
+AWAITED_PROPERTY = "bridge.awaited-relation"
+"""On a change log: the relation that the table has next, once a schema message says so."""
+SEEN_PROPERTY = "bridge.seen-upto"
+"""On a change log: where the stream ended when KV `schemas` named the table."""
 
 DROPPED = "the table was dropped"
 UNPUBLISHED = "the table was removed from the publication"
@@ -44,6 +48,13 @@ class Held:
     former_relations: frozenset[int] = frozenset()
     awaited: int = 0
     """The relation it is going to have, if a rename said so and no schema message did yet."""
+    seen: int = 0
+    """The end of the stream when KV `schemas` named it: notices up to there are older than it."""
+
+    @property
+    def present_relation(self) -> int:
+        """The relation that it is, also if its shape is not known yet."""
+        return self.awaited or self.relation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,10 +187,9 @@ def plan_ddl(
 
 
 def routes_of(former: Iterable[Former]) -> Routes:
-    """Where changes go that carry a former name."""
-    return {
-        (one.name.token, one.relation): one.table.token for one in former if one.name != one.table
-    }
+    """Where changes go that carry a former name; the last word counts, also that they stay."""
+    routes = {(one.name.token, one.relation): one.table.token for one in former}
+    return {key: token for key, token in routes.items() if key[0] != token}
 
 
 @dataclass(slots=True)
@@ -193,7 +203,7 @@ class _Entry:
     gone: str
     former_relations: set[int]
     origin: TableName | None
-    awaited: int = 0
+    seen: int = 0
     end: Gone | Back | None = None
     names: list[tuple[TableName, int]] = field(default_factory=list)
     aliases: list[TableName] = field(default_factory=list)
@@ -201,6 +211,19 @@ class _Entry:
     def old_names(self) -> list[TableName]:
         """Names that changes may carry, and that no cut of the lake knows the table by."""
         return [*self.aliases, *(name for name, _ in self.names if self.origin is None)]
+
+    def known_by(self, name: TableName) -> Former:
+        return Former(table=self.origin or self.name, name=name, relation=self.relation, until=0)
+
+    def told_end(self) -> Gone | Back | None:
+        """What became of it; what it awaits is the relation that it was told of last."""
+        end = self.end
+        return replace(end, relation=self.relation) if isinstance(end, Back) else end
+
+    def become(self, relation: int) -> None:
+        """Be another relation; what is told of those before comes too late."""
+        self.former_relations.add(self.relation)
+        self.relation = relation
 
     def leave(self, lsn: int, reason: str) -> None:
         if not self.gone:
@@ -225,13 +248,13 @@ class _Book:
         self._entries = [
             _Entry(
                 h.name,
-                h.relation,
+                h.present_relation,
                 h.source,
                 h.revision,
                 h.gone,
                 set(h.former_relations),
                 h.name,
-                h.awaited,
+                h.seen,
             )
             for h in held
         ]
@@ -265,11 +288,17 @@ class _Book:
 
     def _created_anew(self, at: _Entry, same: _Entry | None, notice: Announced) -> None:
         if notice.revision <= at.revision:
+            if same is not None:
+                # Another table has the name by now; changes under it are still this one's.
+                same.aliases.append(notice.name)
+            return
+        if same is not None and notice.revision <= same.revision:
+            # The lake has the relation by a later name already, and the name's next table follows.
+            same.aliases.append(notice.name)
             return
         if same is not None and not same.gone:
             same.leave(notice.lsn, f"the table was renamed to {notice.name}")
-        at.former_relations.add(at.relation)
-        at.relation = notice.relation
+        at.become(notice.relation)
         if at.gone:
             at.come_back(notice.sequence, "the table was created anew")
         self._learn(at, notice)
@@ -305,18 +334,34 @@ class _Book:
 
     def _meant(self, notice: Ddl) -> _Entry | None:
         """The table that an event names; one about an earlier table of the name may come late."""
-        at, relation = self._named(notice.event.name), notice.event.relation_id
-        if at is None or relation not in (at.relation, at.awaited):
+        at = self._named(notice.event.name)
+        if at is None or notice.event.relation_id != at.relation:
             return None
         return at if may_be_same_database(at.source, notice.source) else None
 
     def _renamed(self, notice: Ddl) -> None:
         event = notice.event
-        at = self._meant(notice)
-        if at is None or event.new_name is None or event.new_name == event.name:
+        if event.new_name is None or event.new_name == event.name:
             return
-        if not self._was_renamed(notice, event.name, event.relation_id):
+        if self._was_renamed(notice, event.name, event.relation_id):
+            return
+        if (at := self._meant(notice)) is not None:
             self._rename(at, event.new_name, notice)
+        else:
+            self._arrived(event.new_name, notice)
+
+    def _arrived(self, name: TableName, notice: Ddl) -> None:
+        """A relation has a name, and the lake does not have it by the name that it had.
+
+        Of tables that swap names, the one whose name is taken first is lost sight of.
+        """
+        at, relation = self._named(name), notice.event.relation_id
+        if at is None or not at.gone or at.relation == relation or notice.sequence <= at.seen:
+            return
+        same = self._relation(notice.source, relation)
+        if may_be_same_database(at.source, notice.source) and (same is None or same.gone):
+            at.become(relation)
+            at.come_back(notice.sequence, f"{notice.event.name} was renamed to {name}")
 
     def _was_renamed(self, notice: Notice, name: TableName, relation: int) -> bool:
         """Whether a batch that is taken again names a table that it has renamed already."""
@@ -346,9 +391,11 @@ class _Book:
                 self._learn(entry, notice)
             return
         entry.leave(notice.lsn, f"the table was renamed to {name}")
-        if other is not None and (other.gone or other.relation != entry.relation):
-            other.former_relations.add(other.relation)
-            other.relation = entry.relation
+        if other is not None and notice.sequence <= other.seen:
+            # The lake knows the name's next table already, which came after this one had left it.
+            entry.aliases.append(name)
+        elif other is not None and (other.gone or other.relation != entry.relation):
+            other.become(entry.relation)
             other.come_back(notice.sequence, f"{entry.name} was renamed to {name}")
         elif other is None and isinstance(notice, Announced):
             self._add(notice)
@@ -376,21 +423,31 @@ class _Book:
                 routes[name.token, relation] = entry.name.token
             for name in entry.aliases:
                 routes[name.token, entry.relation] = entry.name.token
+        own = [
+            entry
+            for entry in self._entries
+            if not entry.gone
+            and routes.get((entry.name.token, entry.relation), entry.name.token) != entry.name.token
+        ]
+        for entry in own:
+            # It has a name back that another lake table was known by when that was the relation.
+            routes[entry.name.token, entry.relation] = entry.name.token
         return DdlPlan(
             moves=tuple(
                 Move(entry.origin, entry.name, entry.relation)
                 for entry in self._entries
                 if entry.origin in moved
             ),
-            ends={entry.name: entry.end for entry in self._entries if entry.end is not None},
+            ends={entry.name: end for entry in self._entries if (end := entry.told_end())},
             routes={key: token for key, token in routes.items() if key[0] != token},
-            aliases=tuple(
-                Former(
-                    table=entry.origin or entry.name, name=name, relation=entry.relation, until=0
-                )
-                for entry in self._entries
-                for name in entry.old_names()
-                if name != entry.name
+            aliases=(
+                *(
+                    entry.known_by(name)
+                    for entry in self._entries
+                    for name in entry.old_names()
+                    if name != entry.name
+                ),
+                *(entry.known_by(entry.name) for entry in own),
             ),
             upto=upto,
         )
@@ -422,4 +479,5 @@ def record_moves(former: Iterable[Former], moves: Sequence[Move], until: int) ->
         Former(table=move.after, name=move.before, relation=move.relation, until=until)
         for move in moves
     ]
-    return list(dict.fromkeys([*kept, *made]))
+    # Of what is said twice, the last place counts: something else may have been said between.
+    return list(dict.fromkeys(reversed([*kept, *made])))[::-1]

@@ -1,10 +1,15 @@
 """What can go wrong, in one sentence, with what to do about it.
 
 Every error that reaches a person is a `LakeError`: its text says what failed and its `advice` says
-what to do. Nothing here retries; `app` decides whether a failure ends the program.
+what to do. Nothing here retries: the disposition says whether `run` waits and goes on, which
+`outages` does. Every other command ends with the exit code. The README's table of exit codes is
+generated from these classes.
 """
 
 from __future__ import annotations
+
+from enum import Enum
+from typing import ClassVar
 
 
 def reason_of(error: BaseException) -> str:
@@ -12,11 +17,19 @@ def reason_of(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
+class Disposition(Enum):
+    """What `run` does about an error."""
+
+    RETRY = "wait, and go on from where the tables are"
+    STOP = "end the process; nothing is lost"
+
+
 class LakeError(Exception):
     """A failure a person can act on."""
 
-    advice = "Run again with --verbose to see where it comes from."
-    exit_code = 1
+    disposition: ClassVar[Disposition] = Disposition.STOP
+    advice: str = "Run again with --verbose to see where it comes from."
+    exit_code: ClassVar[int] = 1
 
     def __init__(self, message: str, *, advice: str | None = None) -> None:
         super().__init__(message)
@@ -32,17 +45,34 @@ class BadOption(LakeError):
 
 
 class NatsUnreachable(LakeError):
-    """No NATS server answers, or it refuses the user."""
+    """No NATS server answers."""
+
+    disposition = Disposition.RETRY
+    advice = "Check NATS_URL (or NATS_HOST and NATS_PORT), and that nats-server is running."
+    exit_code = 3
+
+
+class NoQuorum(NatsUnreachable):
+    """NATS answers, and JetStream has no leader at the moment."""
 
     advice = (
-        "Check NATS_URL (or NATS_HOST and NATS_PORT), and NATS_LAKE_USER with NATS_LAKE_PASSWORD."
+        "The servers are electing a leader: wait. If it lasts, too few servers of the cluster are "
+        "up to agree on one: start them."
     )
-    exit_code = 3
+
+
+class NatsRefused(NatsUnreachable):
+    """NATS does not let the lake's user in, or lacks what the lake needs."""
+
+    disposition = Disposition.STOP
+    advice = "Check NATS_LAKE_USER with NATS_LAKE_PASSWORD, and the user's permissions."
+    exit_code = 6
 
 
 class StreamMissing(LakeError):
     """JetStream has no CDC stream yet."""
 
+    disposition = Disposition.RETRY
     advice = "Start the bridge: it creates the stream. `lake-consumer run` would wait for it."
     exit_code = 3
 
@@ -72,6 +102,18 @@ class UndecodableMessage(LakeError):
         "Nothing was skipped and nothing was applied from this batch. Check that bridge and "
         "lake_consumer are of the same version, and that nothing else publishes under `cdc.`."
     )
+
+
+class OutOfOrder(LakeError):
+    """The stream holds a message at or below a position that its source had reached before it."""
+
+    advice = (
+        "Nothing of this batch was applied; the mirrors show what is before it. Find out what "
+        "wrote it (`nats stream get CDC SEQUENCE`): an old session of the bridge, or a copy of "
+        "messages. Stop that, delete the messages that do not belong there (`nats stream rmm CDC "
+        "SEQUENCE`) and start again: the lake takes them as a gap and rebuilds its mirrors."
+    )
+    exit_code = 5
 
 
 class ShapeUnknown(LakeError):
@@ -122,6 +164,36 @@ class NoLake(LakeError):
 
 class NoLakeYet(NoLake):
     """No consumer has made a lake there so far."""
+
+
+class CatalogLocked(NoLake):
+    """A catalog in a file is written by another process for longer than anybody waits."""
+
+    disposition = Disposition.RETRY
+    advice = (
+        "A consumer holds it for moments only: find the process (`fuser` names those that have the "
+        "file open), or run the command again."
+    )
+
+
+class CatalogAway(NoLake):
+    """The database or service of the catalog, or the object store, does not answer."""
+
+    disposition = Disposition.RETRY
+    advice = (
+        "Check that the catalog of LAKE_CATALOG_URI and the storage of LAKE_WAREHOUSE can be "
+        "reached from here."
+    )
+
+
+class DiskFull(LakeError):
+    """A disk that the lake writes to has no room left."""
+
+    disposition = Disposition.RETRY
+    advice = (
+        "Free space where LAKE_WAREHOUSE, its catalog and Spark's temporary files (TMPDIR, "
+        "spark.local.dir) are. `lake-consumer run` goes on by itself once there is room."
+    )
 
 
 class NotReadable(LakeError):

@@ -118,28 +118,42 @@ def plan_rebuild(held: Columns, wanted: Columns, *, anew: bool = False) -> list[
     return [*drops, *_follow("", staying, wanted)]
 
 
-def plan_log(held: Columns, wanted: Columns, *, left: int | None = None) -> list[Step]:
+def plan_log(
+    held: Columns, wanted: Columns, *, left: int | None = None, now: int | None = None
+) -> list[Step]:
     """Like the mirror's plan, but nothing is dropped and nothing is refused.
 
-    `left` is the relation that all columns so far belong to, where there is another one now.
+    `left` is the relation that all columns so far belong to, where there is another one `now`. If
+    the log had that one before, as after two swaps of names, its columns are the table's again.
     """
     types = {column.position: column.type for column in wanted}
     names = {column.name for column in wanted}
     taken = names | {column.name for column in held}
-    staying: list[LakeColumn] = []
+    owned = [column if left is None else _owned(column, left, now) for column in held]
+    staying = {
+        column.position: column
+        for column in owned
+        if column.is_current
+        and column.position in types
+        and can_hold(column.type, types[column.position])
+    }
     aside: list[Step] = []
-    for column in held:
-        stays = left is None and column.is_current and column.position in types
-        if stays and can_hold(column.type, types[column.position]):
-            staying.append(column)
-            continue
-        name = _free(column, taken) if stays or column.name in names else column.name
-        taken.add(name)
-        relation = column.relation if left is None or column.relation is not None else left
-        after = replace(column, name=name, aside=column.aside or stays, relation=relation)
+    for column, own in zip(held, owned, strict=True):
+        after = own
+        if staying.get(own.position) != own:
+            yields = own.is_current and own.position in types
+            name = _free(own, taken) if yields or own.name in names else own.name
+            after = replace(own, name=name, aside=own.aside or yields)
         if after != column:
             aside.append(SetAside(column, after))
-    return [*aside, *_follow("", tuple(staying), wanted)]
+    return [*aside, *_follow("", tuple(staying.values()), wanted)]
+
+
+def _owned(column: LakeColumn, left: int, now: int | None) -> LakeColumn:
+    """The column of a log that leaves one relation for another."""
+    if column.relation is None:
+        return replace(column, relation=left)
+    return replace(column, relation=None) if column.relation == now else column
 
 
 def plan_earlier(held: Columns, earlier: TableShape, newest: TableShape) -> list[Step]:

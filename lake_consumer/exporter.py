@@ -50,9 +50,17 @@ class Endpoints:
         silent = time.monotonic() - self._meter.turned
         is_alive = silent < STALLED_SECONDS
         parked = list(self._meter.parked)
-        state = "stalled" if not is_alive else "parked" if parked else "following"
-        body = {"status": state, "silent_seconds": round(silent), "parked_tables": parked}
-        # Restarting the process does not help a parked table, so the code stays 200.
+        meter = self._meter
+        working = "outage" if meter.outage_attempts else "parked" if parked else "following"
+        body = {
+            "status": working if is_alive else "stalled",
+            "silent_seconds": round(silent),
+            "parked_tables": parked,
+            "outage": meter.outage or None,
+            "outage_seconds": round(meter.outage_seconds),
+            "outage_attempts": meter.outage_attempts,
+        }
+        # Restarting the process helps neither a parked table nor an outage: the code stays 200.
         status = HTTPStatus.OK if is_alive else HTTPStatus.SERVICE_UNAVAILABLE
         return Answer(json.dumps(body).encode(), status=status)
 
@@ -74,7 +82,8 @@ class Route:
 ROUTES = (
     Route(
         "/health",
-        "200 while the loop comes round, 503 when it has stalled; the body lists parked tables",
+        "200 while the loop comes round, 503 when it has stalled; the body lists parked tables and"
+        " says since when an outage of NATS, catalog or disk lasts",
         Endpoints.health,
     ),
     Route("/metrics", "Prometheus's text format", Endpoints.metrics),

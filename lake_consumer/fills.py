@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from lake_consumer.evolution import can_hold
 from lake_consumer.values import from_contract, from_text
 from schemas.shapes import NO_FILL, Column, TableShape
 from schemas.types import ContractType
@@ -93,6 +94,27 @@ def defaults_of(shape: TableShape) -> dict[int, Any]:
     """The Iceberg defaults of a shape's columns, by attnum."""
     found = {column.position: default_of(column) for column in shape.columns}
     return {position: default for position, default in found.items() if default is not None}
+
+
+def inherit_fills(before: TableShape, after: TableShape) -> TableShape:
+    """Give columns that are announced again without a `fill` the one they had.
+
+    Bridges of earlier versions forgot it, for example when the type became text. Rows that existed
+    when the column was added hold it until the table is rewritten.
+    """
+    if after.rewritten or before.relation_id != after.relation_id:
+        return after
+    filled = {column.position: column for column in before.columns if column.fill is not NO_FILL}
+    if not filled:
+        return after
+    columns = (_inherit(filled.get(column.position), column) for column in after.columns)
+    return replace(after, columns=tuple(columns))
+
+
+def _inherit(before: Column | None, after: Column) -> Column:
+    if before is None or after.fill is not NO_FILL or not can_hold(before.type, after.type):
+        return after
+    return replace(after, fill=before.fill)
 
 
 def fills_in(shapes: Mapping[int, TableShape], newest: TableShape) -> tuple[Fill, ...]:

@@ -7,32 +7,13 @@ changes a table while a batch is written.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from lake_consumer.config import LakeConfig
 from lake_consumer.errors import NotGone, UnknownTable
-from lake_consumer.iceberg.names import RESYNCS
 from lake_consumer.iceberg.reading import LakeReader
+from lake_consumer.requests import FORGET_PREFIX
 from schemas.names import TableName
-
-FORGET_PREFIX = "bridge.forget."
-
-
-def forget_properties(tables: Sequence[TableName], *, purge: bool, force: bool) -> dict[str, str]:
-    request = json.dumps({"purge": purge, "force": force})
-    return {FORGET_PREFIX + table.token: request for table in tables}
-
-
-def read_forgets(properties: Mapping[str, str]) -> dict[TableName, tuple[bool, bool]]:
-    """Requests by table: whether to purge it, and whether it may be one that is not gone."""
-    found = {}
-    for key, value in properties.items():
-        if key.startswith(FORGET_PREFIX):
-            request = json.loads(value)
-            table = TableName.from_token(key.removeprefix(FORGET_PREFIX))
-            found[table] = (bool(request["purge"]), bool(request["force"]))
-    return found
 
 
 def ask_forget(config: LakeConfig, names: Sequence[str], *, purge: bool, force: bool) -> str:
@@ -45,7 +26,7 @@ def ask_forget(config: LakeConfig, names: Sequence[str], *, purge: bool, force: 
                 raise UnknownTable(f"the lake has no table {table}")
             if not states[table].is_gone and not force:
                 raise NotGone(f"{table} is {states[table].kind}, and PostgreSQL still publishes it")
-        lake.set_properties(RESYNCS, forget_properties(tables, purge=purge, force=force))
+        lake.request(FORGET_PREFIX, tables, purge=purge, force=force)
     what = "is removed with its data and history" if purge else "is no longer listed"
     return (
         f"{', '.join(map(str, tables))} {what}: before the next batch if `lake-consumer run` is"

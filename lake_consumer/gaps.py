@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lake_consumer.batches import describe_gaps
+from lake_consumer.forks import ForkMark
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,13 +20,19 @@ class Gap:
     first: int
     last: int
     why: str
+    fork: ForkMark | None = None
+    """The mark of a fork, if that is what is there."""
 
     def __str__(self) -> str:
         return describe_gaps([(self.first, self.last)])
 
 
 def next_gap(
-    first: int, stream_first: int, holes: tuple[tuple[int, int], ...], mark: int | None
+    first: int,
+    stream_first: int,
+    holes: tuple[tuple[int, int], ...],
+    mark: int | None,
+    fork: ForkMark | None = None,
 ) -> Gap | None:
     """The first gap at or behind sequence `first`."""
     if stream_first > first:
@@ -36,6 +43,8 @@ def next_gap(
     if mark is not None and mark >= first:
         why = "the bridge marked here that PostgreSQL dropped changes before they were read"
         found.append(Gap(mark, mark, why))
+    if fork is not None and fork.sequence >= first:
+        found.append(Gap(fork.sequence, fork.sequence, "PostgreSQL's history forked", fork))
     return min(found, key=lambda gap: gap.first, default=None)
 
 

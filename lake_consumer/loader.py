@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from lake_consumer.ddl_plan import NOT_PUBLISHED
 from lake_consumer.errors import NoSnapshot
+from lake_consumer.forks import ForkMark
 from lake_consumer.gaps import Gap
 from lake_consumer.iceberg.lake import Lake
 from lake_consumer.jetstream.stream import CdcStream
@@ -20,6 +21,7 @@ from lake_consumer.logs import error, info, warn
 from lake_consumer.tablestates import NO_SNAPSHOT, TableState, gone, parked
 from lake_consumer.watermark import Watermark
 from schemas.names import TableName
+from schemas.positions import Lsn
 
 LOOK_SECONDS = 0.5
 PROGRESS_SECONDS = 10.0
@@ -67,14 +69,17 @@ class Loader:
         """Take every table into the lake that KV `schemas` knows, also one that never changed."""
         self._listed_at = self._clock()
         states = self._lake.states
+        # First: whatever the stream holds up to here happened before KV looked like this.
+        end = self._stream.state().last
         known = self._stream.tables()
         if states.first_sight == "stream" or known == self._known:
             return
         states.position = position
         held = set(states.read_all())
-        for table, revision in known.items():
+        # The newest first: KV may still name a table that was renamed by its old name, too.
+        for revision, table in sorted(((at, name) for name, at in known.items()), reverse=True):
             if table not in held and not self._lake.is_renamed(table, revision):
-                self._lake.loads.see(table, revision)
+                self._lake.loads.see(table, revision, end)
         self._known = known
 
     def heal(self, gap: Gap) -> None:
@@ -88,11 +93,27 @@ class Loader:
         )
         self._lake.note_gap(gap, self._stream.tables())
 
+    def cross_fork(self, fork: ForkMark) -> None:
+        """Say loudly that PostgreSQL's history was replaced; mark what is dead, and rebuild."""
+        error(
+            "PostgreSQL's history was replaced",
+            stream_sequence=fork.sequence,
+            source=fork.source,
+            timeline=fork.timeline,
+            switch_lsn=Lsn(fork.switch_lsn),
+            reason=fork.reason,
+            meaning="changes from switch_lsn on that are stored before never happened; mirrors of "
+            "the source are rebuilt, and fork_seq marks the changes in its change logs",
+            remedy="none: new snapshots are requested automatically",
+        )
+        dead = self._lake.cross_fork(fork, self._stream.tables())
+        info("fork crossed", stream_sequence=fork.sequence, dead_changes=dead)
+
     def step(self, mark: Watermark) -> bool:
         """Do what can be done for tables that are loading; False if none became live."""
         self._lsn = mark.commit_lsn
         loads = self._lake.loads
-        loads.position = mark.stream_sequence
+        loads.worker.position = mark.stream_sequence
         self._take_resyncs(mark.stream_sequence)
         for table in loads.drop_stale():
             self._asked.pop(table, None)
@@ -132,6 +153,8 @@ class Loader:
             case Park(why):
                 self._asked.pop(table, None)
                 self._lake.states.set(table, self._refused(table, why))
+                # A table that is gone may be in KV by another name, which was not looked at so far.
+                self._known = {}
             case Wait():
                 pass
         return None
@@ -186,6 +209,9 @@ class Loader:
         resynced = self._lake.take_resyncs(position, self._stream.snapshots.end)
         for table in (*forgotten, *resynced):
             self._asked.pop(table, None)
+        if forgotten:
+            # A table that was removed and is in KV nevertheless comes back as a new one.
+            self._known = {}
 
     def wait(self) -> None:
         """Be patient while a bridge is at work on the snapshots; say so when none is."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-import sys
 from datetime import UTC, datetime
+
+from lake_consumer.terminal import write_log
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./:+,@%<>\-]+")
 
@@ -24,8 +25,7 @@ def _quote(value: object) -> str:
 
 def log(level: str, message: str, **fields: object) -> None:
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
-    sys.stdout.write(f"ts={now} {format_line(level, message, **fields)}\n")
-    sys.stdout.flush()
+    write_log(f"ts={now} {format_line(level, message, **fields)}\n")
 
 
 def info(message: str, **fields: object) -> None:

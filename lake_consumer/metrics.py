@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,6 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from lake_consumer.batches import Batch
+from lake_consumer.errors import NoLake
 from lake_consumer.iceberg.reading import TableStatus
 from lake_consumer.tablestates import STATE_KINDS
 
@@ -46,6 +48,27 @@ class Meter:
     snapshots_waiting: int = 0
     parked: tuple[str, ...] = ()
     """Tables that wait for a person."""
+    outage: str = ""
+    """What the loop waits for, in words; empty while it follows."""
+    outage_began: float | None = None
+    outage_attempts: int = 0
+    outages: int = 0
+
+    def suffered(self, why: str, now: float) -> None:
+        """Count an attempt that failed; the first one begins an outage."""
+        self.turned = now
+        if self.outage_began is None:
+            self.outage_began = now
+            self.outages += 1
+        self.outage = why
+        self.outage_attempts += 1
+
+    def recovered(self) -> None:
+        self.outage, self.outage_began, self.outage_attempts = "", None, 0
+
+    @property
+    def outage_seconds(self) -> float:
+        return 0.0 if self.outage_began is None else time.monotonic() - self.outage_began
 
     def looked(self, stream_end: int, applied: int) -> None:
         self.turned = time.monotonic()
@@ -133,6 +156,11 @@ METRICS = (
     MetricRow("lake_tables_parked", "gauge",
               "Tables whose mirror stopped and needs an operator (`resync`)",
               lambda m: len(m.parked)),
+    MetricRow("lake_outage_seconds", "gauge",
+              "Seconds since NATS, catalog or disk failed; 0 while all of them work",
+              lambda m: m.outage_seconds),
+    MetricRow("lake_outages_total", "counter",
+              "Outages of NATS, catalog or disk that `run` waited for", lambda m: m.outages),
     MetricRow("lake_maintenance_rounds_total", "counter", "Rounds of maintenance",
               lambda m: m.care_rounds),
     MetricRow("lake_maintenance_seconds_total", "counter", "Seconds spent on maintenance",
@@ -192,21 +220,38 @@ ReadTables = Callable[[], Iterable[TableStatus]]
 
 
 class Remembered:
-    """Tables as they were a moment ago: reading them opens every table's metadata."""
+    """Tables as they were a moment ago: reading them opens every table's metadata.
 
-    def __init__(self, read: ReadTables, seconds: float = 15) -> None:
+    A catalog that is locked or away takes long to say so. During an outage, and while another
+    request reads, the tables are shown as they were, so that every other metric stays readable.
+    """
+
+    def __init__(
+        self,
+        read: ReadTables,
+        seconds: float = 15,
+        *,
+        is_away: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._read = read
         self._seconds = seconds
+        self._is_away = is_away
         self._known: list[TableStatus] = []
         self._read_at: float | None = None
         self._lock = threading.Lock()
 
     def __call__(self) -> list[TableStatus]:
-        with self._lock:
+        if self._is_away() or not self._lock.acquire(blocking=self._read_at is None):
+            return self._known
+        try:
             now = time.monotonic()
             if self._read_at is None or now - self._read_at > self._seconds:
-                self._known, self._read_at = list(self._read()), now
+                with contextlib.suppress(NoLake):
+                    self._known = list(self._read())
+                self._read_at = now
             return self._known
+        finally:
+            self._lock.release()
 
 
 class MeterCollector(Collector):

@@ -17,7 +17,7 @@ from lake_consumer.options import Option, Values
 
 NATS_OPTIONS = (
     Option(name="nats_url", flag="--nats-url", env="NATS_URL",
-           help="NATS server (nats:// or tls://); wins over NATS_HOST and NATS_PORT"),
+           help="NATS servers (nats:// or tls://), comma-separated; win over NATS_HOST, NATS_PORT"),
     Option(name="nats_host", env="NATS_HOST", default="127.0.0.1", help="NATS host"),
     Option(name="nats_port", env="NATS_PORT", default="4222", help="NATS port"),
     Option(name="nats_user", env="NATS_LAKE_USER", help="NATS user"),
@@ -35,13 +35,16 @@ NATS_OPTIONS = (
            help="file of a client certificate for NATS, or its text"),
     Option(name="nats_tls_key", env="NATS_TLS_KEY", secret=True,
            help="file of that certificate's key, or its text"),
+    Option(name="nats_timeout", flag="--nats-timeout", env="LAKE_NATS_TIMEOUT", default="30",
+           help="seconds to wait for an answer of NATS; then `run` retries, other commands fail"),
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NatsOptions:
-    """Server and user. Secrets are left out of `repr`, so no log and no plan can show them.
+    """Servers and user. Secrets are left out of `repr`, so no log and no plan can show them.
 
+    `url` names one server of a cluster or several, with commas between them, tried in turn.
     `seed` with `jwt` is a credentials file, without it an nkey. Certificates are PEM text.
     """
 
@@ -54,13 +57,17 @@ class NatsOptions:
     tls_ca: str | None = field(default=None, repr=False)
     tls_cert: str | None = field(default=None, repr=False)
     tls_key: str | None = field(default=None, repr=False)
+    timeout_seconds: float = 30.0
+    """What a request may take: a server whose disk stalls is not gone."""
 
     @property
     def shown(self) -> str:
-        """The address without any credentials in it."""
-        parts = urlsplit(self.url)
-        port = f":{parts.port}" if parts.port else ""
-        return f"{parts.scheme}://{parts.hostname}{port}"
+        """The addresses without any credentials in them."""
+        return ",".join(map(_shown, self.servers))
+
+    @property
+    def servers(self) -> list[str]:
+        return self.url.split(",")
 
     @property
     def tls(self) -> bool:
@@ -68,7 +75,13 @@ class NatsOptions:
         return self.url.startswith("tls://") or bool(self.tls_ca or self.tls_cert)
 
 
-def nats_options(values: Values, port: int) -> NatsOptions:
+def _shown(url: str) -> str:
+    parts = urlsplit(url)
+    port = f":{parts.port}" if parts.port else ""
+    return f"{parts.scheme}://{parts.hostname}{port}"
+
+
+def nats_options(values: Values, port: int, timeout_seconds: float) -> NatsOptions:
     """Settle how to reach NATS; what a URL says wins over the other options."""
     settings: dict[str, Any] = {
         "url": f"nats://{values['nats_host']}:{port}",
@@ -79,9 +92,10 @@ def nats_options(values: Values, port: int) -> NatsOptions:
         "tls_ca": _read_text("NATS_TLS_CA", values["nats_tls_ca"], "-----BEGIN"),
         "tls_cert": _read_text("NATS_TLS_CERT", values["nats_tls_cert"], "-----BEGIN"),
         "tls_key": _read_text("NATS_TLS_KEY", values["nats_tls_key"], "-----BEGIN"),
+        "timeout_seconds": timeout_seconds,
     }
     if url := values["nats_url"]:
-        settings |= _split_url(url)
+        settings |= _split_urls(url)
     return NatsOptions(**settings)
 
 
@@ -122,6 +136,24 @@ def _read_text(option: str, given: str | None, begins: str) -> str | None:
         ) from None
 
 
+def _split_urls(text: str) -> dict[str, Any]:
+    """Take the URLs of one or several servers apart; the first may say who we are."""
+    first, *rest = [_split_url(url.strip()) for url in text.split(",")]
+    schemes = {one["url"].partition(":")[0] for one in (first, *rest)}
+    if len(schemes) > 1:
+        raise BadOption(
+            "NATS_URL mixes nats:// and tls://", advice="Give all servers of NATS_URL one scheme."
+        )
+    said = [{name: one[name] for name in one.keys() - {"url"}} for one in (first, *rest)]
+    if any(one and one != said[0] for one in said[1:]):
+        raise BadOption(
+            "NATS_URL names different users",
+            advice="Give user and password in the first URL only, or in NATS_LAKE_USER and "
+            "NATS_LAKE_PASSWORD.",
+        )
+    return {**first, "url": ",".join(one["url"] for one in (first, *rest))}
+
+
 def _split_url(url: str) -> dict[str, Any]:
     """Take credentials out of a URL: they are not for messages, nor for servers without TLS."""
     try:
@@ -132,7 +164,7 @@ def _split_url(url: str) -> dict[str, Any]:
     if parts.scheme not in ("nats", "tls") or not parts.hostname:
         raise BadOption(
             "NATS_URL is not an address such as nats://host:4222",
-            advice="Give one server in NATS_URL, as nats://host:port or tls://host:port.",
+            advice="Give NATS_URL servers as nats://host:port or tls://host:port, comma-separated.",
         )
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     found: dict[str, Any] = {"url": f"{parts.scheme}://{host}:{port}"}

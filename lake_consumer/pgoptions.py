@@ -27,7 +27,8 @@ PG_OPTIONS = (
     Option(name="pg_sslcert", env="PG_SSLCERT", help="file of a client certificate"),
     Option(name="pg_sslkey", env="PG_SSLKEY", help="file of that certificate's key"),
     Option(name="publication", flag="--pub", env="BRIDGE_PUBLICATION",
-           help="the bridge's publication; needed by `verify` where it has row filters"),
+           help="the bridge's publication; needed by `verify` where it has row filters, or other"
+           " publications have more tables"),
 )  # fmt: skip
 
 

@@ -7,13 +7,12 @@ it up before its next batch, any other one when it starts.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 from lake_consumer.config import LakeConfig
 from lake_consumer.errors import NoLake, UnknownTable
-from lake_consumer.iceberg.names import CUTS, RESYNCS, log_of
+from lake_consumer.iceberg.names import CUTS, log_of
 from lake_consumer.iceberg.reading import LakeReader
-from lake_consumer.tablestates import RESYNC_PREFIX
+from lake_consumer.requests import RESYNC_PREFIX
 from schemas.names import TableName
 
 
@@ -30,8 +29,7 @@ def ask_resync(config: LakeConfig, names: Sequence[str]) -> str:
                 "the lake has applied nothing yet",
                 advice="Run `lake-consumer drain` or `run` first.",
             )
-        now = datetime.now(UTC).isoformat()
-        lake.set_properties(RESYNCS, {RESYNC_PREFIX + table.token: now for table in tables})
+        lake.request(RESYNC_PREFIX, tables)
     return (
         f"The mirror of {', '.join(map(str, tables))} is built anew from a snapshot: at once where"
         " `lake-consumer run` is running, else when `run` or `drain` is started."

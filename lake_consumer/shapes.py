@@ -2,16 +2,22 @@
 
 Shapes come in the stream before the first change that needs them. One that expired there is in the
 table itself (the newest it followed) or in KV `schemas`; beyond that nobody knows it.
+
+A shape inherits the fills of the revision before it (`fills.inherit_fills`). That is settled when
+it is first looked for, and again only if an earlier revision is learned later.
 """
 
 from __future__ import annotations
 
 import json
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from threading import Lock
 from typing import Any
 
 from lake_consumer.errors import ShapeUnknown
+from lake_consumer.fills import inherit_fills
 from schemas.names import TableName
 from schemas.shapes import TableShape
 
@@ -21,12 +27,38 @@ REVISION_PROPERTY = "bridge.schema-revision"
 Fallback = Callable[[TableName, int], dict[str, Any] | None]
 
 
+@dataclass(slots=True)
+class _Revisions:
+    """The shapes of one table; `settled` ones have inherited their fills, oldest first."""
+
+    known: dict[int, TableShape] = field(default_factory=dict)
+    order: list[int] = field(default_factory=list)
+    settled: list[TableShape] = field(default_factory=list)
+
+    def learn(self, revision: int, shape: TableShape) -> None:
+        if self.known.get(revision) == shape:
+            return
+        if revision not in self.known:
+            insort(self.order, revision)
+        self.known[revision] = shape
+        # What follows it may have inherited something else.
+        del self.settled[bisect_left(self.order, revision) :]
+
+    def find(self, revision: int) -> TableShape:
+        at, settled = bisect_left(self.order, revision), self.settled
+        for later in self.order[len(settled) : at + 1]:
+            shape = self.known[later]
+            settled.append(inherit_fills(settled[-1], shape) if settled else shape)
+        return settled[at]
+
+
 class ShapeBook:
-    """Every shape seen so far."""
+    """Every shape seen so far; batches and loads look into it at the same time."""
 
     def __init__(self, fallback: Fallback) -> None:
         self._fallback = fallback
-        self._known: dict[tuple[TableName, int], TableShape] = {}
+        self._lock = Lock()
+        self._tables: dict[TableName, _Revisions] = {}
         self._announced: dict[tuple[TableName, int], int] = {}
         self._sources: dict[TableName, str] = {}
 
@@ -43,7 +75,8 @@ class ShapeBook:
         """
         shape = TableShape.from_map(fields)
         shape = shape if table is None else replace(shape, name=table)
-        self._known[shape.name, revision] = shape
+        with self._lock:
+            self._tables.setdefault(shape.name, _Revisions()).learn(revision, shape)
         if source := fields.get("source"):
             self._sources[shape.name] = str(source)
         if sequence is not None:
@@ -67,13 +100,21 @@ class ShapeBook:
         """What a lake table says of its shape."""
         return shape_properties(shape, revision, self._sources.get(shape.name, ""))
 
+    def source_of(self, table: TableName) -> str:
+        """The source that announced the table's shape; empty if nothing is known of it."""
+        return self._sources.get(table, "")
+
     def find(self, table: TableName, revision: int) -> TableShape:
-        if (table, revision) not in self._known:
+        if not self._knows(table, revision):
             fields = self._fallback(table, revision)
             if fields is None:
                 raise ShapeUnknown(f"nobody knows revision {revision} of the shape of {table}")
             self.learn(fields, revision, table=table)
-        return self._known[table, revision]
+        with self._lock:
+            return self._tables[table].find(revision)
+
+    def _knows(self, table: TableName, revision: int) -> bool:
+        return table in self._tables and revision in self._tables[table].known
 
     def find_all(self, table: TableName, revisions: Iterable[int]) -> dict[int, TableShape]:
         """The shapes of several revisions, oldest first."""

@@ -18,11 +18,12 @@ place on, only a snapshot whose `cdc_sequence` is at or after it counts.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from lake_consumer.batches import describe_gaps
+from lake_consumer.columns import Columns, columns_of
 from lake_consumer.evolution import can_hold
 from lake_consumer.fills import default_of, has_fill
 from lake_consumer.values import may_be_text
@@ -38,8 +39,6 @@ REWRITTEN_PROPERTY = "bridge.rewritten-revision"
 GONE_PROPERTY = "bridge.gone-since"
 FORGOTTEN_PROPERTY = "bridge.forgotten"
 GAPS_PROPERTY = "bridge.gaps"
-RESYNC_PREFIX = "bridge.resync."
-"""On `_bridge.resyncs`, with the table's token: somebody wants its mirror to be built anew."""
 
 GAPS_AT_MOST = 50
 
@@ -147,10 +146,12 @@ def next_state(
     can_load: bool,
     has_defaults: bool = False,
     rewritten: bool = False,
+    misnamed: Collection[str] = (),
 ) -> TableState:
     """Of a table whose schema changed, or whose rows were `rewritten`, at stream sequence `since`.
 
-    `has_defaults` tells whether the mirror's format knows the default of an added column.
+    `has_defaults` tells whether the mirror's format knows the default of an added column, and
+    `misnamed` which of its rows' texts stand under a wrong name now.
     """
     if not after.key:
         return parked(KEY_LOST) if before.key or state.reason == KEY_LOST else LIVE
@@ -166,7 +167,7 @@ def next_state(
     why = (
         why_incompatible(before, after)
         or why_rebuild(before, after, has_defaults)
-        or why_misnamed(before, after)
+        or why_misnamed(misnamed)
         or why
     )
     if not why:
@@ -175,6 +176,10 @@ def next_state(
         # A snapshot from before this place shows the rows as they were.
         return replace(state, reason=why, since=max(state.since, since))
     return loading(why, since) if can_load else parked(why)
+
+
+REPLACED = "it was replaced or removed since"
+"""Of a table that is not the one any more which a request meant."""
 
 
 def why_no_resync(state: TableState, *, has_key: bool) -> str:
@@ -208,22 +213,36 @@ def why_rebuild(before: TableShape, after: TableShape, has_defaults: bool = Fals
     return f"column {', '.join(filled)} was added with a value for every row" if filled else ""
 
 
-def why_misnamed(before: TableShape, after: TableShape) -> str:
-    """Say which values noted as text would stand under a wrong name; empty where none can.
+def names_given_up(before: TableShape, after: TableShape, logged: Columns = ()) -> frozenset[str]:
+    """Names under which rows may hold texts that are not of the column which has the name now.
 
-    A row's text map knows columns by their names, which a change of schema does not touch.
+    A row's text map knows columns by their names, which a change of schema does not touch: of a
+    column that was renamed, or whose name another one takes, also long after it was dropped. The
+    columns that the table had are in its change log, which is `logged`.
     """
-    noted = {column.name: column.position for column in before.columns if may_be_text(column.type)}
-    now = {column.name: column.position for column in after.columns}
+    now = {column.name: column.position for column in columns_of(after)}
+    had = columns_of(before)
+    held = {column.name: column.position for column in had}
+    dropped = {
+        column.name: column.position
+        for column in logged
+        if column.is_current and column.name not in held and may_be_text(column.type)
+    }
+    noted = {column.name: column.position for column in had if may_be_text(column.type)}
     places = set(now.values())
-    moved = [
+    return frozenset(
         name
-        for name, position in noted.items()
+        for name, position in {**dropped, **noted}.items()
         if now.get(name, position) != position or (position in places and name not in now)
-    ]
-    if not moved:
+    )
+
+
+def why_misnamed(names: Collection[str]) -> str:
+    """Say which values that only their text states stand under a wrong name; empty if none do."""
+    if not names:
         return ""
-    return f"column {', '.join(moved)} gave up its name, by which values without a type are kept"
+    listed = ", ".join(sorted(names))
+    return f"column {listed} gave up its name, by which values without a type are kept"
 
 
 def _is_followed(added: Column, has_defaults: bool) -> bool:

@@ -6,6 +6,7 @@ word. Whatever else keeps a line from being written is an error of its own.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,17 @@ from lake_consumer.errors import OutputClosed, OutputFailed
 def write(text: str) -> None:
     with _clear_errors():
         sys.stdout.write(text)
+
+
+def write_log(line: str) -> None:
+    """Write a line of the log; one that a full disk has no room for is left out, not fatal."""
+    try:
+        sys.stdout.write(line)
+        sys.stdout.flush()
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            with _clear_errors():
+                raise
 
 
 def flush() -> None:

@@ -7,7 +7,7 @@ read again when its turn comes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +22,7 @@ from lake_consumer.iceberg.facts import Facts
 from lake_consumer.jetstream.source import RangeSource
 from lake_consumer.logs import info
 from lake_consumer.natsoptions import NatsOptions
+from lake_consumer.order import Owners, Stretch, read_stretches
 from schemas.names import TableName
 from schemas.streams import CDC_STREAM
 
@@ -33,6 +34,16 @@ _POOL = "spark.scheduler.pool"
 
 Plans = Mapping[str, TablePlan]
 """By table token."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """By what executors read a batch."""
+
+    plans: Plans
+    gone: frozenset[tuple[str, int]]
+    routes: Routes
+    owners: Owners
 
 
 @dataclass(frozen=True)
@@ -49,10 +60,20 @@ class Reading:
         """Revisions that no plan knows."""
         return [row for row in self.found if row["is_lacking"]]
 
+    @property
+    def stretches(self) -> list[Stretch]:
+        """What the batch says of the order of its sources."""
+        return [
+            stretch
+            for row in self.found
+            if row["order"]
+            for stretch in read_stretches(row["order"])
+        ]
+
     def facts(self) -> dict[TableName, Facts]:
         by_table: dict[TableName, list[Row]] = {}
         for row in self.found:
-            if row["is_lacking"]:
+            if row["is_lacking"] or not row["token"]:
                 continue
             by_table.setdefault(TableName.from_token(row["token"]), []).append(row)
         return {table: Facts.of(rows) for table, rows in by_table.items()}
@@ -69,10 +90,9 @@ class BatchReader:
     nats: NatsOptions
     dead_letters: bool
 
-    def read(
-        self, batch: Batch, plans: Plans, gone: Iterable[tuple[str, int]], routes: Routes
-    ) -> Reading:
-        blocks = self._blocks(batch, plans, gone, routes).persist()
+    def read(self, batch: Batch, rules: Rules) -> Reading:
+        plans = rules.plans
+        blocks = self._blocks(batch, rules).persist()
         try:
             # Collecting the facts alone makes every block, and keeps it where it was made.
             return Reading(batch, plans, blocks, blocks.drop("block").collect())
@@ -80,14 +100,12 @@ class BatchReader:
             blocks.unpersist()
             raise
 
-    def _blocks(
-        self, batch: Batch, plans: Plans, gone: Iterable[tuple[str, int]], routes: Routes
-    ) -> DataFrame:
+    def _blocks(self, batch: Batch, rules: Rules) -> DataFrame:
         cores = self.spark.sparkContext.defaultParallelism
         # A whole number of rounds: where the last one is not full, cores stand idle.
         parts = cores * -(-batch.messages // (cores * RANGE_MESSAGES))
         ranges = split_range(batch.first, batch.last, parts)
-        make = partial(BlockMaker, plans, frozenset(gone), routes)
+        make = partial(BlockMaker, rules.plans, rules.gone, rules.routes, rules.owners)
         source = RangeSource(self.nats, CDC_STREAM.name, ranges, make, self.dead_letters)
         return self.spark.range(0, len(ranges), 1, len(ranges)).mapInArrow(
             source, from_arrow_schema(BLOCKS)
@@ -102,17 +120,13 @@ class ReadAhead:
         self._thread = ThreadPoolExecutor(1, "read-ahead")
         self._next: Future[Reading] | None = None
 
-    def begin(
-        self, batch: Batch, plans: Plans, gone: Iterable[tuple[str, int]], routes: Routes
-    ) -> None:
-        self._next = self._thread.submit(self._read, batch, plans, tuple(gone), routes)
+    def begin(self, batch: Batch, rules: Rules) -> None:
+        self._next = self._thread.submit(self._read, batch, rules)
 
-    def _read(
-        self, batch: Batch, plans: Plans, gone: Iterable[tuple[str, int]], routes: Routes
-    ) -> Reading:
+    def _read(self, batch: Batch, rules: Rules) -> Reading:
         # A pool of its own: else the writing would wait until all of this is read.
         self._reader.spark.sparkContext.setLocalProperty(_POOL, "ahead")
-        return self._reader.read(batch, plans, gone, routes)
+        return self._reader.read(batch, rules)
 
     def take(self) -> Reading | None:
         """What was read ahead, when it is there; None also where that went wrong."""

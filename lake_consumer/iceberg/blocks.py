@@ -23,8 +23,15 @@ from lake_consumer.iceberg.decode import Decoder
 from lake_consumer.iceberg.facts import event_keys, sum_up
 from lake_consumer.iceberg.keys import KeyedRows
 from lake_consumer.iceberg.opening import write_ipc
+from lake_consumer.order import Owners, Places, sum_up_order, write_stretches
 from schemas.names import BadToken
-from schemas.subjects import ChangeSubject, parse_cdc_subject
+from schemas.subjects import (
+    FORK_PREFIX,
+    ChangeSubject,
+    is_session_subject,
+    message_subject,
+    parse_cdc_subject,
+)
 
 FILES = pa.list_(
     pa.struct(
@@ -50,6 +57,7 @@ BLOCKS = pa.schema(
         ("revision", pa.int64()),
         ("is_lacking", pa.bool_()),
         ("files", FILES),
+        ("order", pa.string()),
         ("block", pa.binary()),
     ]
 )
@@ -119,6 +127,7 @@ class BlockMaker:
         plans: Mapping[str, TablePlan],
         gone: frozenset[tuple[str, int]] = frozenset(),
         routes: Mapping[tuple[str, int], str] = {},
+        owners: Owners | None = None,
     ) -> None:
         self._plans = plans
         self._gone = gone
@@ -126,6 +135,9 @@ class BlockMaker:
         self._routes: dict[bytes, _Pending | None] = {}
         self._renamed = routes
         self._renamed_tokens = {token for token, _ in routes}
+        self._owners = owners or {}
+        self._unplaced: set[bytes] = set()
+        self._messages: dict[tuple[str, str], list[tuple[int, int, int]]] = {}
         self._lacking: dict[tuple[str, int], int] = {}
         self._held = 0
         self._bytes = 0
@@ -146,6 +158,17 @@ class BlockMaker:
             pending.bytes += size
             self._held += 1
             self._bytes += size
+        elif subject not in self._unplaced:
+            self._place(sequence, subject, change)
+
+    def _place(self, sequence: int, subject: bytes, message: Mapping[str, Any]) -> None:
+        """Note where a schema message or a logical message stands among those of its source."""
+        place = message.get("commit_lsn"), message.get("seq")
+        source = message.get("source")
+        if isinstance(source, str) and all(isinstance(one, int) for one in place):
+            token = subject.decode().removeprefix("cdc.")
+            found = self._messages.setdefault((source, token), [])
+            found.append((sequence, message["commit_lsn"], 2 * message["seq"]))
 
     def _route(self, subject: bytes, change: Mapping[str, Any]) -> _Pending | None:
         try:
@@ -160,6 +183,8 @@ class BlockMaker:
                 token = self._renamed.get((token, change["relation_id"]), token)
                 return self._pending.setdefault(token, _Pending(token))
             found = self._pending.setdefault(token, _Pending(token))
+        elif not _has_place(subject.decode()):
+            self._unplaced.add(subject)
         self._routes[subject] = found
         return found
 
@@ -208,14 +233,37 @@ class BlockMaker:
 
     def emit(self) -> Iterator[pa.RecordBatch]:
         """Give the blocks of what was decoded since the last time."""
+        order = write_stretches(sum_up_order(self._take_places()))
         rows = [row for pending in self._pending.values() for row in self._blocks(pending)]
         for (token, revision), sequence in self._lacking.items():
             lacking = {"token": token, "revision": revision, "first": sequence, "is_lacking": True}
             rows.append({name: lacking.get(name) for name in BLOCKS.names})
         self._lacking.clear()
         self._bytes = 0
+        if not rows and order != NO_ORDER:
+            # Logical messages alone: no table's block, and still a part of the order.
+            rows.append(dict.fromkeys(BLOCKS.names) | {"token": "", "is_lacking": False})
         if rows:
+            rows[0]["order"] = order
             yield pa.RecordBatch.from_pylist(rows, schema=BLOCKS)
+
+    def _take_places(self) -> dict[str, list[Places]]:
+        """Where everything that was decoded stands, by source."""
+        found: dict[str, list[Places]] = {}
+        for (source, token), placed in self._messages.items():
+            found.setdefault(source, []).append(Places(token, *np.array(placed, dtype=np.int64).T))
+        self._messages = {}
+        for pending in self._pending.values():
+            if not pending.batches:
+                continue
+            columns = [
+                np.concatenate([batch[name].to_numpy() for batch in pending.batches])
+                for name in ("stream_seq", "commit_lsn", "seq")
+            ]
+            places = Places(pending.token, columns[0], columns[1], 2 * columns[2] + 1)
+            for source, part in places.by_source(self._owners):
+                found.setdefault(source, []).append(part)
+        return found
 
     def _blocks(self, pending: _Pending) -> Iterator[dict[str, Any]]:
         if not pending.batches:
@@ -233,11 +281,19 @@ class BlockMaker:
                 "bytes": size,
                 "is_lacking": False,
                 "files": files,
+                "order": None,
                 "block": plan.block(part),
                 **facts,
             }
             size, files = 0, []
 
+
+def _has_place(subject: str) -> bool:
+    """Whether a message has a place of its own in the order of its source."""
+    return not is_session_subject(subject) and subject != message_subject(FORK_PREFIX)
+
+
+NO_ORDER = write_stretches(())
 
 UNDECODABLE = (
     LookupError,

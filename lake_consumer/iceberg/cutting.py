@@ -25,7 +25,8 @@ from lake_consumer.iceberg.types import cuts_schema
 _LOADED = "_loaded_cuts"
 _DDL = (
     "table_name string, commit_lsn bigint, commit_ts timestamp, stream_seq bigint, "
-    "snapshot_id bigint, changes_snapshot_id bigint, gone_since bigint"
+    "snapshot_id bigint, changes_snapshot_id bigint, gone_since bigint, "
+    "fork_seq bigint"
 )
 
 
@@ -72,7 +73,7 @@ class CutWriter:
 
     def _frame(self, batch: Batch, standing: Sequence[CutTable]) -> DataFrame:
         filled = [
-            (table, batch.commit_lsn, None, batch.last, snapshot, changes, gone)
+            (table, batch.commit_lsn, None, batch.last, snapshot, changes, gone, None)
             for table, snapshot, changes, gone in standing
         ]
         moment = F.to_timestamp(F.lit(batch.commit_ts))
@@ -106,6 +107,7 @@ def _rows(batch: Batch, standing: Sequence[CutTable], schema: pa.Schema) -> pa.R
             "snapshot_id": snapshot,
             "changes_snapshot_id": changes,
             "gone_since": gone,
+            "fork_seq": None,
         }
         for table, snapshot, changes, gone in standing
     ]

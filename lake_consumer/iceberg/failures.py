@@ -16,6 +16,7 @@ from pyspark.errors import PySparkException
 
 from lake_consumer import errors
 from lake_consumer.errors import LakeError, SparkFailed
+from lake_consumer.outages import recognise
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -47,4 +48,4 @@ def translate(text: str) -> LakeError:
         return error
     causes = [cause for pattern in _CAUSES for cause in pattern.findall(text)]
     line = causes[-1] if causes else next(iter(text.strip().splitlines()), "no reason given")
-    return SparkFailed(f"a Spark job failed: {line[:500]}")
+    return (recognise(text) or SparkFailed)(f"a Spark job failed: {line[:500]}")

@@ -76,7 +76,7 @@ class KeySearch:
         self._types = [_stored_type(by_id[number].type) for number in held.fields]
         keys = pa.concat_tables([read_ipc(part) for part in held.parts]).combine_chunks()
         self._keys = [
-            _stored(fit(_flat(column), by_id[number].type))
+            _stored(fit(column.combine_chunks(), by_id[number].type))
             for column, number in zip(keys.itercolumns(), held.fields, strict=True)
         ]
         first = self._keys[0]
@@ -119,7 +119,7 @@ class KeySearch:
 
     def _find_in(self, rows: pa.Table, columns: list[str]) -> Rows:
         pairs = zip(columns, self._types, strict=True)
-        parts = [_stored(_flat(rows[name])).cast(kind) for name, kind in pairs]
+        parts = [_stored(rows[name].combine_chunks()).cast(kind) for name, kind in pairs]
         if self._sorted is not None and not parts[0].null_count:
             return find_integers(parts[0].to_numpy(zero_copy_only=False), self._sorted)
         if len(parts) == 1:
@@ -129,7 +129,7 @@ class KeySearch:
 
 def find_integers(rows: Rows, keys: Rows) -> Rows:
     """Say where rows have one of the keys, which are sorted; quick where the rows are as well."""
-    if len(rows) > 1 and not (rows[1:] > rows[:-1]).all():
+    if not (rows[1:] > rows[:-1]).all():
         return np.flatnonzero(np.isin(rows, keys))
     at = np.searchsorted(rows, keys)
     inside = at < len(rows)
@@ -149,10 +149,6 @@ def _find_tuples(parts: list[pa.Array], keys: list[pa.Array]) -> Rows:
 
 def _true_at(mask: pa.Array) -> Rows:
     return np.flatnonzero(mask.to_numpy(zero_copy_only=False))
-
-
-def _flat(column: pa.ChunkedArray) -> pa.Array:
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
 def _stored(column: pa.Array) -> pa.Array:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lake_consumer.columns import columns_of
+from lake_consumer.columns import are_named, columns_of
+from lake_consumer.ddl_plan import AWAITED_PROPERTY, SEEN_PROPERTY
 from lake_consumer.errors import ShapeUnknown
 from lake_consumer.evolution import plan_earlier, plan_log, plan_mirror, plan_rebuild
 from lake_consumer.fills import defaults_of
@@ -46,13 +47,16 @@ class ShapeFollower:
         self._states = states
         self._table = table
 
-    def open_log(self, shapes: Mapping[int, TableShape]) -> Table:
-        """Open the change log, evolved to hold every one of these revisions."""
+    def open_log(self, shapes: Mapping[int, TableShape], *, seen: int = 0) -> Table:
+        """Open the change log, evolved to hold every one of these revisions.
+
+        `seen` is where the stream ended when KV `schemas` named a table that is new here.
+        """
         log = self._find_log()
         held, before = self._followed(log)
         for revision, shape in shapes.items():
             if log is None or before is None:
-                log = self._make_log(shape, revision)
+                log = self._make_log(shape, revision, seen)
             elif revision > held:
                 self._evolve_log(log, before, shape, revision)
             else:
@@ -64,10 +68,14 @@ class ShapeFollower:
 
     def _find_room(self, log: Table, earlier: TableShape, newest: TableShape) -> None:
         """Let a log that is already past a revision hold what that revision's changes carry."""
-        if steps := plan_earlier(self._tables.columns(log, "new"), earlier, newest):
+        held, wanted = self._tables.columns(log, "new"), columns_of(newest)
+        if not are_named(held, wanted):
+            self._tables.evolve(log, plan_log(held, wanted), ("new", "old"), {})
+            held = self._tables.columns(log, "new")
+        if steps := plan_earlier(held, earlier, newest):
             self._tables.evolve(log, steps, ("new", "old"), {})
 
-    def _make_log(self, shape: TableShape, revision: int) -> Table:
+    def _make_log(self, shape: TableShape, revision: int, seen: int) -> Table:
         announced = self._shapes.announced_at(self._table, revision)
         state = self._states.begin(shape, announced)
         log = self._tables.create(
@@ -78,6 +86,7 @@ class ShapeFollower:
                 **self._shapes.properties(shape, revision),
                 **state.to_properties(),
                 **_rewritten(shape, revision, announced),
+                SEEN_PROPERTY: str(seen),
             },
         )
         self._states.remember(self._table, state)
@@ -85,13 +94,16 @@ class ShapeFollower:
 
     def _evolve_log(self, log: Table, before: TableShape, shape: TableShape, revision: int) -> None:
         announced = self._shapes.announced_at(self._table, revision)
-        state = self._states.follow(before, shape, announced)
+        logged = self._tables.columns(log, "new")
+        state = self._states.follow(before, shape, announced, logged)
         left = before.relation_id if before.relation_id != shape.relation_id else None
-        steps = plan_log(self._tables.columns(log, "new"), columns_of(shape), left=left)
+        steps = plan_log(logged, columns_of(shape), left=left, now=shape.relation_id)
         properties = {
             **self._shapes.properties(shape, revision),
             **state.to_properties(),
             **_rewritten(shape, revision, announced),
+            # This is the relation that was awaited, or one after it.
+            **({} if left is None else {AWAITED_PROPERTY: "0"}),
         }
         self._tables.evolve(log, steps, ("new", "old"), properties)
         self._states.remember(self._table, state)
@@ -134,8 +146,8 @@ class ShapeFollower:
             info("new table in the lake", table=self._table, columns=len(columns))
             return self._tables.create(name, mirror_schema(columns), properties=properties)
         mirror = self._tables.load(name)
-        if revision > self._followed(mirror)[0]:
-            held = self._tables.columns(mirror)
+        held = self._tables.columns(mirror)
+        if revision > self._followed(mirror)[0] or not are_named(held, columns):
             steps = plan_mirror(str(self._table), held, columns, defaults_of(shape))
             if steps:
                 info("the table changed its shape", table=self._table, steps=len(steps))

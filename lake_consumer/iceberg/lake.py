@@ -9,39 +9,46 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 from pyspark.sql import Row, SparkSession
 
 from lake_consumer.batches import Batch
-from lake_consumer.ddl_plan import DdlPlan, Move, Routes
-from lake_consumer.errors import ShapeUnknown
+from lake_consumer.ddl_plan import DdlPlan, Former, Held, Move, Routes, routes_of
+from lake_consumer.errors import OutOfOrder, ShapeUnknown
+from lake_consumer.forks import ForkMark
 from lake_consumer.gaps import Gap
 from lake_consumer.iceberg.adding import FileAdder
-from lake_consumer.iceberg.ahead import BatchReader, ReadAhead, Reading
+from lake_consumer.iceberg.ahead import BatchReader, ReadAhead, Reading, Rules
 from lake_consumer.iceberg.blocks import TablePlan
 from lake_consumer.iceberg.cutting import CutTable, CutWriter
 from lake_consumer.iceberg.facts import Facts
 from lake_consumer.iceberg.failures import clear_errors
 from lake_consumer.iceberg.folding import folding
 from lake_consumer.iceberg.forgetting import Forgetter
+from lake_consumer.iceberg.forking import ForkWriter, is_only
 from lake_consumer.iceberg.mirror import MirrorBatch
-from lake_consumer.iceberg.names import CUTS, RESYNCS, LakeName, log_of, table_of_log
+from lake_consumer.iceberg.names import CUTS, LakeName, log_of, table_of_log
 from lake_consumer.iceberg.snapshot_load import UNUSABLE, SnapshotLoads
 from lake_consumer.iceberg.states import StateBook
 from lake_consumer.iceberg.table import Cut, TableApplier
 from lake_consumer.iceberg.table_ddl import TableDdl
 from lake_consumer.iceberg.tables import LakeTables
+from lake_consumer.iceberg.texts import find_texts
 from lake_consumer.jetstream.announced import Found, notices_of, read_messages
 from lake_consumer.loads import Meta
 from lake_consumer.logs import warn
 from lake_consumer.natsoptions import NatsOptions
+from lake_consumer.order import Owners, Reached, check_order
+from lake_consumer.requests import FORGET_PREFIX, RESYNC_PREFIX, read_requests
 from lake_consumer.shapes import Fallback, ShapeBook, held_revision
 from lake_consumer.stores import ObjectStore
 from lake_consumer.tablestates import (
     LIVE,
-    RESYNC_PREFIX,
+    REPLACED,
     FirstSight,
     TableState,
     loading,
@@ -90,7 +97,12 @@ class Lake:
         self._shapes = ShapeBook(self._find_shape)
         self._fallback = fallback
         self._appliers: dict[TableName, TableApplier] | None = None
-        self.states = StateBook(self._tables, first_sight=first_sight, can_load=can_load)
+        self.states = StateBook(
+            self._tables,
+            first_sight=first_sight,
+            can_load=can_load,
+            find_texts=partial(find_texts, spark),
+        )
         self.ddl = self.ddl_class(spark, self._tables, self.states)
         self.loads = self.loads_class(
             spark,
@@ -107,6 +119,8 @@ class Lake:
         self._ahead = ReadAhead(self._reader)
         self._gone: set[tuple[str, int]] = set()
         self._routes: Routes = {}
+        self._owners: Owners = {}
+        self._reached: Reached | None = None
         self._cores = spark.sparkContext.defaultParallelism
         self._finish_renames()
 
@@ -131,10 +145,13 @@ class Lake:
         """
         began = time.monotonic()
         self.states.position = batch.first - 1
-        self._tables.set_stamp(Watermark(batch.last, batch.commit_lsn, batch.commit_ts))
+        mark = Watermark(batch.last, batch.commit_lsn, batch.commit_ts)
+        self._tables.set_stamp(mark, self.reached)
         announced = self._follow_messages(batch)
         reading = self._take_ahead(batch) or self._read(batch)
         read = time.monotonic()
+        reached = self._check_order(reading)
+        self._tables.set_stamp(mark, reached)
         if following is not None:
             self._begin_ahead(following)
         found = reading.facts()
@@ -144,8 +161,9 @@ class Lake:
             reading.close()
         cuts = self._advance(announced, found, cuts)
         self._cut(batch, cuts)
+        self._reached = reached
         self.states.position = batch.last
-        self.loads.batch_at = time.monotonic()
+        self.loads.worker.batch_at = time.monotonic()
         return Applied(
             changes=sum(cut.changes for cut in cuts),
             bytes=sum(facts.bytes for facts in found.values()),
@@ -153,6 +171,21 @@ class Lake:
             read_seconds=read - began,
             write_seconds=time.monotonic() - read,
         )
+
+    @property
+    def reached(self) -> Reached:
+        """The position that each source has reached in the lake, as the newest cut says."""
+        if self._reached is None:
+            self._reached = self._tables.reached()
+        return self._reached
+
+    def _check_order(self, reading: Reading) -> Reached:
+        """Stop before anything of a batch is applied that does not rise."""
+        try:
+            return check_order(reading.stretches, self.reached)
+        except OutOfOrder:
+            self._discard(reading)
+            raise
 
     @clear_errors
     def begin_loads(self, usable: Mapping[TableName, Meta]) -> dict[TableName, str]:
@@ -173,7 +206,7 @@ class Lake:
         if not ready:
             return []
         self.drop_ahead()
-        self._tables.set_stamp(mark)
+        self._tables.set_stamp(mark, self.reached)
 
         def finish(table: TableName) -> Cut | None:
             try:
@@ -218,30 +251,68 @@ class Lake:
             self.states.set(table, state, noted)
 
     @clear_errors
+    def cross_fork(self, fork: ForkMark, published: Mapping[TableName, int]) -> int:
+        """Let the mirrors of a source be built anew, and mark what never happened; gives how much.
+
+        States come first: from then on no reader takes a mirror for current. All of it is done
+        again if the process dies before the lake is past the fork.
+        """
+        self.drop_ahead()
+        self.states.position = fork.sequence
+        tables = self.states.read_all()
+        sources = {table: self._source(table) for table in tables}
+        owned = [table for table in tables if sources[table] in ("", fork.source)]
+        for table in owned:
+            self._rebuild_after(fork, table, published)
+        is_alone = is_only(fork.source, sources.values())
+        dead = ForkWriter(self._spark, self._tables).mark(fork, owned, is_only_source=is_alone)
+        self._reached = {**self.reached, fork.source: fork.rung}
+        # Their logs have another snapshot now, and perhaps a column more.
+        self._appliers = None
+        return dead
+
+    def _rebuild_after(
+        self, fork: ForkMark, table: TableName, published: Mapping[TableName, int]
+    ) -> None:
+        before = self.states.get(table)
+        revision = held_revision(self._tables.properties(self._tables.load(log_of(table))))
+        # A table that was dropped from the switch on was not dropped.
+        stays_gone = before.is_gone and before.lsn < fork.switch_lsn
+        if stays_gone and published.get(table, 0) <= revision:
+            return
+        if self._has_key(table):
+            self.states.set(table, loading(fork.reason_of_load, fork.sequence))
+
+    def _source(self, table: TableName) -> str:
+        properties = self._tables.properties(self._tables.load(log_of(table)))
+        self._shapes.learn_properties(properties, table)
+        return self._shapes.source_of(table)
+
+    @clear_errors
     def take_resyncs(self, position: int, init_end: Callable[[], int]) -> list[TableName]:
         """Let mirrors be built anew that somebody asked for with `resync`; gives which.
 
         Only a snapshot that is completed from now on counts, behind what INIT holds already.
         """
-        if not self._tables.exists(RESYNCS):
-            return []
-        wishes = self._tables.load(RESYNCS)
-        marks = [key for key in self._tables.properties(wishes) if key.startswith(RESYNC_PREFIX)]
-        if not marks:
+        requests = read_requests(self._tables.wishes(), RESYNC_PREFIX)
+        if not requests:
             return []
         self.drop_ahead()
-        asked = {TableName.from_token(key.removeprefix(RESYNC_PREFIX)) for key in marks}
-        taken = sorted(asked & set(self.states.read_all()))
+        held = self._tables.identities()
+        found = {request.table: request.find(held) for request in requests}
         state = TableState("loading", "resync was asked for", position, init_end())
-        for table in taken:
-            before, has_key = self.states.get(table), self._has_key(table)
-            if why := why_no_resync(before, has_key=has_key):
-                warn("the mirror cannot be rebuilt", table=table, reason=why)
+        for asked, table in found.items():
+            why = REPLACED
+            if table is not None:
+                before, has_key = self.states.get(table), self._has_key(table)
+                why = why_no_resync(before, has_key=has_key)
+            if table is None or why:
+                warn("the mirror cannot be rebuilt", table=table or asked, reason=why)
             else:
                 self.states.set(table, state)
         # Last: who dies before finds it asked for again.
-        self._tables.set_properties(wishes, {}, without=marks)
-        return taken
+        self._tables.wishes_done(request.key(RESYNC_PREFIX) for request in requests)
+        return [table for table in found.values() if table is not None]
 
     def _has_key(self, table: TableName) -> bool:
         properties = self._tables.properties(self._tables.load(log_of(table)))
@@ -256,21 +327,27 @@ class Lake:
         if not requests:
             return []
         self.drop_ahead()
-        for table, (purge, force) in requests.items():
-            forgetter.forget(table, lsn, purge=purge, force=force)
+        found = []
+        for request in requests:
+            with self.loads.worker.naming:
+                table = forgetter.forget(request, lsn)
+            if table is None:
+                continue
+            found.append(table)
             self._all_appliers().pop(table, None)
             if self._tables.exists(log_of(table)):
                 self._applier(table).follow_held()
         # Last: who dies before finds it requested again.
-        forgetter.done()
-        return sorted(requests)
+        self._tables.wishes_done(request.key(FORGET_PREFIX) for request in requests)
+        return found
 
     def is_renamed(self, table: TableName, revision: int) -> bool:
         """Whether a table that KV `schemas` knows is one of the lake's under another name."""
-        fields = self._fallback(table, revision) or {}
-        if not fields:
-            return False
-        return self.ddl.is_relation(TableShape.from_map(fields), str(fields.get("source", "")))
+        fields = self._fallback(table, revision)
+        return fields is not None and self._elsewhere(fields) is not None
+
+    def _elsewhere(self, fields: Mapping[str, Any]) -> Held | None:
+        return self.ddl.elsewhere(TableShape.from_map(fields), str(fields.get("source", "")))
 
     def _follow_messages(self, batch: Batch) -> set[TableName]:
         """Follow what the batch says of its tables, before it is decoded: names, shapes, ends.
@@ -280,14 +357,35 @@ class Lake:
         messages = read_messages(self._nats, batch.first, batch.last)
         notices = [notice for message in messages for notice in notices_of(message)]
         plan = self.ddl.plan(notices)
-        if not self.ddl.move(plan, batch.first - 1):
+        before = self._sources()
+        with self.loads.worker.naming if plan.moves else nullcontext():
+            is_moved = self.ddl.move(plan, batch.first - 1)
+        if not is_moved:
             plan = self.ddl.plan(notices)
         self._reopen(plan.moves)
         self._routes = plan.routes
         shapes = [message for message in messages if message.is_schema]
         announced = self._follow_announced(shapes, plan)
         self.ddl.settle(plan)
+        self._owners = self._find_owners(before, shapes, plan)
         return announced
+
+    def _sources(self) -> dict[str, str]:
+        """The source of every table, by its token."""
+        return {table.token: self._shapes.source_of(table) for table in self._all_appliers()}
+
+    def _find_owners(
+        self, before: Mapping[str, str], messages: Sequence[Found], plan: DdlPlan
+    ) -> Owners:
+        """From where on which table is of which source, in a batch with these announcements."""
+        spans = {token: [(0, source)] for token, source in self._sources().items() if source}
+        spans |= {token: [(0, source)] for token, source in before.items() if source}
+        for message in messages:
+            sent, source = TableShape.from_map(message.fields), message.fields.get("source", "")
+            own = spans.setdefault(plan.name_of(sent.name, sent.relation_id).token, [(0, source)])
+            if own[-1][1] != source:
+                own.append((message.sequence, source))
+        return spans
 
     def _reopen(self, moves: Sequence[Move]) -> None:
         """Let go of what is held by names that tables had, and follow them by those they have."""
@@ -338,11 +436,14 @@ class Lake:
     def _read(self, batch: Batch) -> Reading:
         """Let the executors read and decode."""
         while True:
-            reading = self._reader.read(batch, self._plans(batch), self._gone, self._routes)
+            reading = self._reader.read(batch, self._rules(batch))
             if not reading.lacking:
                 return reading
             self._discard(reading)
             self._find_lacking(reading.lacking)
+
+    def _rules(self, batch: Batch) -> Rules:
+        return Rules(self._plans(batch), frozenset(self._gone), self._routes, self._owners)
 
     def _plans(self, batch: Batch) -> dict[str, TablePlan]:
         return {
@@ -354,7 +455,8 @@ class Lake:
     def _begin_ahead(self, batch: Batch) -> None:
         # A new shape changes tables that are being written now: that batch waits for its turn.
         if not read_messages(self._nats, batch.first, batch.last):
-            self._ahead.begin(batch, self._plans(batch), self._gone, self._routes)
+            owners = {token: spans[-1:] for token, spans in self._owners.items()}
+            self._ahead.begin(batch, replace(self._rules(batch), owners=owners))
 
     def _take_ahead(self, batch: Batch) -> Reading | None:
         reading = self._ahead.take()
@@ -377,7 +479,8 @@ class Lake:
     def _find_lacking(self, lacking: Iterable[Row]) -> None:
         """Learn shapes whose announcements are not in this batch; they may be nowhere any more."""
         for row in lacking:
-            table, revision = TableName.from_token(row["token"]), row["revision"]
+            sent, revision = TableName.from_token(row["token"]), row["revision"]
+            table = self._route_unannounced(sent, revision)
             try:
                 applier = self._applier(table)
                 applier.learn_held()
@@ -390,6 +493,21 @@ class Lake:
                 self._gone.add((table.token, revision))
             else:
                 applier.follow([revision])
+
+    def _route_unannounced(self, sent: TableName, revision: int) -> TableName:
+        """The lake table of changes whose announcement expired, by what KV `schemas` remembers.
+
+        The table may have been renamed before the lake saw it: then it is here by its new name.
+        """
+        fields = self._fallback(sent, revision)
+        held = None if fields is None else self._elsewhere(fields)
+        if fields is None or held is None or held.revision < revision:
+            return sent
+        self._shapes.learn(fields, revision, table=held.name)
+        alias = Former(table=held.name, name=sent, relation=held.relation, until=0)
+        self.ddl.note_aliases([alias])
+        self._routes = {**self._routes, **routes_of([alias])}
+        return held.name
 
     def _apply_tables(self, reading: Reading, found: Mapping[TableName, Facts]) -> list[Cut]:
         """Bring a batch into logs and mirrors, which need nothing of each other, side by side."""

@@ -34,12 +34,19 @@ from lake_consumer.care import (
 from lake_consumer.cuts import CutRow
 from lake_consumer.iceberg.failures import translate
 from lake_consumer.iceberg.javas import JavaReader
-from lake_consumer.iceberg.names import CATALOG, CHANGES_SUFFIX, CUTS, LakeName, mirror_of, quote
+from lake_consumer.iceberg.names import (
+    CATALOG,
+    CUTS,
+    LakeName,
+    is_log,
+    quote,
+    table_of,
+    table_of_mirror,
+)
 from lake_consumer.iceberg.tables import LakeTables, Table
 from lake_consumer.iceberg.types import cuts_schema
 from lake_consumer.iceberg.unstamped import argument, take_stamp_off, text
 from lake_consumer.shapes import ShapeBook
-from schemas.names import TableName
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _runs = count()
@@ -174,13 +181,13 @@ class Caretaker:
 
     def _key_order(self, name: LakeName) -> str:
         """A mirror is sorted by key, so that a batch's keys concern few files."""
-        if name == CUTS or name.namespace.endswith(CHANGES_SUFFIX):
+        if table_of_mirror(name) is None:
             return ""
         table = self._tables.load(name)
         shape = ShapeBook(lambda *_: None).learn_properties(self._tables.properties(table))
         held = {column.position: column.name for column in self._tables.columns(table)}
         names = [held.get(column.position) for column in shape.key] if shape else []
-        if mirror_of(TableName(name.namespace, name.name)) != name or not all(names):
+        if not all(names):
             return ""
         return ", ".join(f"{quote(str(column))} ASC NULLS LAST" for column in names)
 
@@ -203,7 +210,7 @@ class Caretaker:
         if plan.restated:
             rows = [
                 (r.table, r.commit_lsn, r.commit_ts, r.stream_seq, r.snapshot_id,
-                 r.changes_snapshot_id, r.gone_since)
+                 r.changes_snapshot_id, r.gone_since, r.fork_seq)
                 for r in plan.restated
             ]  # fmt: skip
             self._tables.add_fields(self._tables.load(CUTS), cuts_schema())
@@ -278,11 +285,10 @@ class Caretaker:
         """Snapshots that a kept cut, a branch or a tag names."""
         refs = self._tables.java.list(table.refs().values())
         named = {int(ref.snapshotId()) for ref in refs}
-        is_log = name.namespace.endswith(CHANGES_SUFFIX)
-        own = f"{name.namespace.removesuffix(CHANGES_SUFFIX)}.{name.name}" if is_log else str(name)
+        own = table_of(name)
         for row in self._cut_rows():
-            snapshot = row.changes_snapshot_id if is_log else row.snapshot_id
-            if row.table == own and snapshot is not None:
+            snapshot = row.changes_snapshot_id if is_log(name) else row.snapshot_id
+            if own is not None and row.table == str(own) and snapshot is not None:
                 named.add(snapshot)
         return named
 
@@ -306,6 +312,7 @@ class Caretaker:
                 snapshot_id=row["snapshot_id"],
                 changes_snapshot_id=row["changes_snapshot_id"],
                 gone_since=row.asDict().get("gone_since"),
+                fork_seq=row.asDict().get("fork_seq"),
             )
 
     def _call(self, procedure: str, name: LakeName, arguments: str) -> Row:

@@ -13,8 +13,9 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import StructType
 
-from lake_consumer.columns import TEXT_COLUMN, LakeColumn, read_doc
+from lake_consumer.columns import TEXT_COLUMN, LakeColumn, lake_column, read_doc
 from lake_consumer.cuts import Cut, CutBook
+from lake_consumer.forks import FORK_COLUMN
 from lake_consumer.iceberg.datasets import compare
 from lake_consumer.iceberg.names import log_of, mirror_of
 from lake_consumer.iceberg.reading import LakeReader, watermark_of
@@ -86,12 +87,14 @@ class MirrorAtCut:
         table = self._lake.load(log_of(self.name))
         positions = _names_by_position(table)
         found: list[tuple[int, dict[str, Any]]] = []
+        # A log of an earlier version has no such column, and then no change that never happened.
+        fork = [FORK_COLUMN] if FORK_COLUMN in table.schema().column_names else []
         scan = table.scan(
             row_filter=And(_unseen(seen), compare("stream_seq", "<=", self._cut.stream_seq)),
-            selected_fields=_CHANGE_FIELDS,
+            selected_fields=(*_CHANGE_FIELDS, *fork),
         )
         for batch in scan_batches(scan):
-            rows = batch.to_pylist()
+            rows = [row for row in batch.to_pylist() if row.get(FORK_COLUMN) is None]
             found += [(row["stream_seq"], row) for row in rows if not seen.sees(row["xid"])]
         for _, change in sorted(found, key=lambda pair: pair[0]):
             yield _change(change, layout, positions)
@@ -145,7 +148,7 @@ def _change(
     names = [positions[column.position] for column in layout.columns]
     new = _image(change["new"], layout, names)
     old = _image(change["old"], layout, names)
-    sent = set(change["unchanged"] or ())
+    sent = set(map(lake_column, change["unchanged"] or ()))
     return LoggedChange(
         old_key=None if old is None else layout.key_of(old),
         key=None if new is None else layout.key_of(new),

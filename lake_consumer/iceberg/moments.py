@@ -9,7 +9,15 @@ from dataclasses import dataclass
 
 from lake_consumer.cuts import Cut, CutBook, When, table_gone
 from lake_consumer.errors import NotReached, NotReadable
-from lake_consumer.iceberg.names import CHANGES_SUFFIX, CUTS, LakeName, log_of, mirror_of
+from lake_consumer.iceberg.names import (
+    CUTS,
+    LakeName,
+    is_log,
+    log_of,
+    mirror_of,
+    table_of,
+    table_of_mirror,
+)
 from lake_consumer.iceberg.reading import LakeReader, rows_of
 from lake_consumer.reading.relations import Relation, UpTo, open_relation
 from lake_consumer.tablestates import TableState
@@ -30,14 +38,13 @@ class LakeNow:
         return self.lake.names()
 
     def open(self, name: LakeName) -> Relation:
-        table = self.lake.load(name)
-        _warn_if_large(name, rows_of(table))
+        _warn_if_large(name, rows_of(self.lake.load(name)))
         self._warn_if_stale(name)
-        return open_relation(table)
+        return self.lake.read(lambda: open_relation(self.lake.load(name)))
 
     def _warn_if_stale(self, name: LakeName) -> None:
-        log = LakeName(name.namespace + CHANGES_SUFFIX, name.name)
-        if log not in self.lake.names():
+        table = table_of_mirror(name)
+        if table is None or (log := log_of(table)) not in self.lake.names():
             return
         state = TableState.from_properties(self.lake.load(log).properties)
         if state.is_gone:
@@ -63,18 +70,20 @@ class LakeAt:
         """Choose the cut at a moment, and wait for it if the lake is not there yet."""
         book = _reach(lake, when, wait_seconds)
         cut = book.at(when)
-        tables = {TableName(n.namespace.removesuffix(CHANGES_SUFFIX), n.name) for n in lake.names()}
+        tables = set(filter(None, map(table_of, lake.names())))
         return cls(lake, book, cut, lake.table_names().names_at(tables, cut.stream_seq))
 
     def names(self) -> list[LakeName]:
         """What SQL can name: tables by the names that they had at the cut."""
         held = set(self.lake.names())
         called = {place(name): place(table) for name, table in self.called.items()
-                  for place in (mirror_of, log_of)}  # fmt: skip
+                  for place in (mirror_of, log_of)} | {CUTS: CUTS}  # fmt: skip
         return sorted(name for name, table in called.items() if table in held)
 
     def open(self, name: LakeName) -> Relation:
-        name = self._present(name)
+        return self.lake.read(lambda: self._open(self._present(name)))
+
+    def _open(self, name: LakeName) -> Relation:
         table = self.lake.load(name)
         if name == CUTS:
             return open_relation(table, only=UpTo("stream_seq", self.cut.stream_seq))
@@ -89,15 +98,15 @@ class LakeAt:
         return open_relation(table, snapshot)
 
     def _present(self, name: LakeName) -> LakeName:
-        place = log_of if name.namespace.endswith(CHANGES_SUFFIX) else mirror_of
-        table = TableName(name.namespace.removesuffix(CHANGES_SUFFIX), name.name)
+        table = table_of(name)
+        if table is None:
+            return name
+        place = log_of if is_log(name) else mirror_of
         return place(self.called.get(table, table))
 
     def _snapshot(self, name: LakeName) -> int:
-        if name.namespace.endswith(CHANGES_SUFFIX):
-            schema = name.namespace.removesuffix(CHANGES_SUFFIX)
-            return self.book.log_snapshot(f"{schema}.{name.name}", self.cut)
-        return self.book.mirror_snapshot(str(name), self.cut)
+        find = self.book.log_snapshot if is_log(name) else self.book.mirror_snapshot
+        return find(str(table_of(name)), self.cut)
 
 
 def _warn_if_large(name: LakeName, rows: int) -> None:

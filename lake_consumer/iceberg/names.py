@@ -1,9 +1,15 @@
-"""Names in the lake: where a table's mirror and change log are, and how SQL spells them."""
+"""Names in the lake: where a table's mirror and change log are, and how SQL spells them.
+
+The lake keeps namespaces for itself: `_bridge`, and those of change logs, which end in `__changes`.
+A schema of PostgreSQL that is called so has a `_` more in the lake. So has one that is called like
+a reserved name with `_` behind it: every table has places of its own, and every place one table.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lake_consumer.columns import ESCAPE
 from schemas.names import TableName
 
 CATALOG = "lake"
@@ -27,18 +33,51 @@ class LakeName:
 
 
 def mirror_of(table: TableName) -> LakeName:
-    return LakeName(table.schema, table.table)
+    return LakeName(_namespace(table.schema), table.table)
 
 
 def log_of(table: TableName) -> LakeName:
-    return LakeName(table.schema + CHANGES_SUFFIX, table.table)
+    return LakeName(_namespace(table.schema) + CHANGES_SUFFIX, table.table)
+
+
+def is_log(name: LakeName) -> bool:
+    return name.namespace.endswith(CHANGES_SUFFIX)
 
 
 def table_of_log(name: LakeName) -> TableName | None:
     """The table whose change log this is; None where it is none."""
-    if not name.namespace.endswith(CHANGES_SUFFIX):
+    if not is_log(name):
         return None
-    return TableName(name.namespace.removesuffix(CHANGES_SUFFIX), name.name)
+    return _table(name.namespace.removesuffix(CHANGES_SUFFIX), name)
+
+
+def table_of_mirror(name: LakeName) -> TableName | None:
+    """The table whose mirror this is; None of a change log and of the lake's own tables."""
+    return None if _is_reserved(name.namespace) else _table(name.namespace, name)
+
+
+def table_of(name: LakeName) -> TableName | None:
+    """The table whose mirror or change log this is; None of the lake's own tables."""
+    return table_of_log(name) or table_of_mirror(name)
+
+
+def _is_reserved(namespace: str) -> bool:
+    return namespace == BRIDGE_NAMESPACE or namespace.endswith(CHANGES_SUFFIX)
+
+
+def _is_like_reserved(namespace: str) -> bool:
+    """Whether it is a reserved name, or one with `_` behind it."""
+    return _is_reserved(namespace.rstrip(ESCAPE))
+
+
+def _namespace(schema: str) -> str:
+    return schema + ESCAPE if _is_like_reserved(schema) else schema
+
+
+def _table(namespace: str, name: LakeName) -> TableName | None:
+    schema = namespace.removesuffix(ESCAPE) if _is_like_reserved(namespace) else namespace
+    # What no table's schema becomes is none of ours.
+    return TableName(schema, name.name) if _namespace(schema) == namespace else None
 
 
 CUTS = LakeName(BRIDGE_NAMESPACE, "cuts")

@@ -286,19 +286,22 @@ def heal(waiting: DataFrame, mirror: DataFrame, rows: KeyedRows) -> DataFrame:
     found = found.withColumnsRenamed({f"_b{a}": f"_f{a}" for a in rows.aliases})
     again = [F.col(f"_b{a}").eqNullSafe(F.col(f"_f{a}")) for a in rows.aliases]
     joined = waiting.join(found, on=again, how="left")
-    return joined.select(*_healed(rows.columns, mirror.columns))
+    healed = _healed(rows.columns, mirror.columns)
+    # Named in a second step: an expression that says `kept` would mean a column of that name.
+    numbered = [cell.alias(f"_c{at}") for at, cell in enumerate(healed.values())]
+    return joined.select(*numbered).toDF(*healed)
 
 
-def _healed(columns: Iterable[LakeColumn], held: list[str]) -> list[Column]:
+def _healed(columns: Iterable[LakeColumn], held: list[str]) -> dict[str, Column]:
     kept = F.col("kept")
     by_name = {column.name: column for column in columns}
-    cells = [
-        F.when(F.array_contains(kept, name), field("live", name))
-        .otherwise(field("row", name))
-        .alias(name)
+    cells = {
+        name: F.when(F.array_contains(kept, name), field("live", name)).otherwise(
+            field("row", name)
+        )
         for name in held
         if name in by_name
-    ]
+    }
     empty = F.create_map().cast("map<string,string>")
     own = F.coalesce(field("row", TEXT_COLUMN), empty)
     theirs = F.coalesce(field("live", TEXT_COLUMN), empty)
@@ -306,4 +309,4 @@ def _healed(columns: Iterable[LakeColumn], held: list[str]) -> list[Column]:
         F.map_filter(own, lambda name, _: ~F.array_contains(kept, name)),
         F.map_filter(theirs, lambda name, _: F.array_contains(kept, name)),
     )
-    return [*cells, F.when(F.size(texts) > 0, texts).alias(TEXT_COLUMN)]
+    return {**cells, TEXT_COLUMN: F.when(F.size(texts) > 0, texts)}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Self, TypeVar
 
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.sql import IcebergNamespaceProperties, IcebergTables, SqlCatalog
@@ -19,16 +19,21 @@ from sqlalchemy import inspect
 from lake_consumer.catalogs import CatalogUri
 from lake_consumer.cuts import CutBook, CutRow, TableNames
 from lake_consumer.ddl_plan import read_former
-from lake_consumer.errors import NoLake, NoLakeYet
+from lake_consumer.errors import CatalogLocked, NoLake, NoLakeYet
+from lake_consumer.forks import read_forks
 from lake_consumer.iceberg.names import (
     CATALOG,
-    CHANGES_SUFFIX,
     CUTS,
+    RESYNCS,
     VERIFICATIONS,
     LakeName,
+    log_of,
     mirror_of,
+    table_of,
     table_of_log,
+    table_of_mirror,
 )
+from lake_consumer.requests import Identity, Request
 from lake_consumer.tablestates import GONE, LIVE, StateKind, TableState, describe_state
 from lake_consumer.verifications import Verification, read_verifications
 from lake_consumer.watermark import EMPTY, Watermark
@@ -36,6 +41,8 @@ from schemas.names import TableName
 from schemas.positions import Lsn
 
 ATTEMPTS = 10
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +102,15 @@ class LakeReader:
     def names(self) -> list[LakeName]:
         """All tables of the lake, in order."""
         with self._clear_errors():
-            spaces = self._catalog.list_namespaces()
-            names = [name for space in spaces for name in self._catalog.list_tables(space)]
-        return sorted(LakeName(name[0], name[-1]) for name in names)
+            names = [name for at in self._namespaces() for name in self._catalog.list_tables(at)]
+        return sorted(LakeName(".".join(name[:-1]), name[-1]) for name in names)
+
+    def _namespaces(self, parent: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+        """All namespaces; a PostgreSQL schema with dots is several levels in a SQL catalog."""
+        for found in self._catalog.list_namespaces(parent):
+            yield found
+            if isinstance(self._catalog, SqlCatalog):
+                yield from self._namespaces(found)
 
     def load(self, name: LakeName) -> Table:
         with self._clear_errors():
@@ -111,21 +124,35 @@ class LakeReader:
         kind = Schema(NestedField(1, "nothing", StringType(), required=False))
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                table = self._catalog.create_table_if_not_exists(
-                    (name.namespace, name.name), kind, properties={"format-version": "2"}
-                )
-                table.transaction().set_properties(properties).commit_transaction()
+                with self._clear_errors():
+                    table = self._catalog.create_table_if_not_exists(
+                        (name.namespace, name.name), kind, properties={"format-version": "2"}
+                    )
+                    table.transaction().set_properties(properties).commit_transaction()
                 return
-            except CommitFailedException:
-                if attempt == ATTEMPTS:
+            except NoLake as error:
+                if attempt == ATTEMPTS or not isinstance(error.__cause__, CommitFailedException):
                     raise
                 time.sleep(0.1 * attempt)
+
+    def request(
+        self, prefix: str, tables: Iterable[TableName], *, purge: bool = False, force: bool = False
+    ) -> None:
+        """Leave a request for each of these tables, as who they are now."""
+        properties: dict[str, str] = {}
+        for table in tables:
+            log = self.load(log_of(table))
+            identity = Identity.of(log.metadata.table_uuid, log.properties)
+            request = Request(table=table, identity=identity, purge=purge, force=force)
+            properties |= request.to_property(prefix)
+        self.set_properties(RESYNCS, properties)
 
     def cuts(self) -> CutBook:
         if CUTS not in self.names():
             return CutBook([])
-        rows = self.load(CUTS).scan().to_arrow().to_pylist()
-        return CutBook(CutRow(table=row.pop("table_name"), **row) for row in rows)
+        rows = self.read(lambda: self.load(CUTS).scan().to_arrow().to_pylist())
+        forks = read_forks(self.load(CUTS).properties)
+        return CutBook((CutRow(table=row.pop("table_name"), **row) for row in rows), forks)
 
     def table_names(self) -> TableNames:
         """The names that tables had before they were renamed."""
@@ -142,11 +169,24 @@ class LakeReader:
             if table is not None
         }
 
+    def read(self, read: Callable[[], T]) -> T:
+        """Read, again if maintenance removed what the metadata that was just loaded names."""
+        for _ in range(ATTEMPTS - 1):
+            try:
+                return read()
+            except FileNotFoundError:
+                time.sleep(0.1)
+        return read()
+
     @contextmanager
     def _clear_errors(self) -> Iterator[None]:
         try:
             yield
         except Exception as error:
+            if "database is locked" in str(error):
+                raise CatalogLocked(
+                    f"another process holds the catalog {self._uri.shown}"
+                ) from error
             raise NoLake(f"the catalog {self._uri.shown} cannot be read: {error}") from error
 
 
@@ -183,16 +223,17 @@ def read_statuses(uri: CatalogUri, warehouse: str) -> list[TableStatus]:
             state=_state(name, held, names, unreadable),
             kind=held.kind,
             table="" if (table := table_of_log(name)) is None else str(table),
-            verified=verified.get(TableName(name.namespace, name.name)),
+            verified=None if (own := table_of_mirror(name)) is None else verified.get(own),
         )
         for name, status in statuses.items()
-        if not (held := states.get(_table_of(name), LIVE)).is_forgotten
+        if not (held := _held(name, states)).is_forgotten
     ]
 
 
-def _table_of(name: LakeName) -> TableName:
-    """The table that a mirror or a change log is of."""
-    return TableName(name.namespace.removesuffix(CHANGES_SUFFIX), name.name)
+def _held(name: LakeName, states: Mapping[TableName, TableState]) -> TableState:
+    """The state of the table that a mirror or a change log is of."""
+    table = table_of(name)
+    return LIVE if table is None else states.get(table, LIVE)
 
 
 def _state(
@@ -204,10 +245,10 @@ def _state(
     """What `status` says of a table beyond its numbers."""
     if held.is_gone:
         return f"{GONE} {Lsn(held.lsn)}"
-    if name.namespace.endswith(CHANGES_SUFFIX):
-        is_followed = mirror_of(_table_of(name)) in names or not held.is_live
+    if (logged := table_of_log(name)) is not None:
+        is_followed = mirror_of(logged) in names or not held.is_live
         return "following" if is_followed else "log only: the table has no key"
-    return "not readable: being rebuilt" if str(name) in unreadable else "following"
+    return "not readable: being rebuilt" if str(table_of(name)) in unreadable else "following"
 
 
 def _status(name: str, table: Table) -> TableStatus:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from lake_consumer.iceberg.names import CHANGES_SUFFIX, log_of, mirror_of
+from lake_consumer.columns import Columns
+from lake_consumer.iceberg.names import LakeName, log_of, mirror_of, table_of_log
 from lake_consumer.iceberg.tables import LakeTables
 from lake_consumer.logs import error, info, warn
 from lake_consumer.tablestates import (
@@ -12,10 +13,14 @@ from lake_consumer.tablestates import (
     FirstSight,
     TableState,
     first_state,
+    names_given_up,
     next_state,
 )
 from schemas.names import TableName
 from schemas.shapes import TableShape
+
+FindTexts = Callable[[LakeName], frozenset[str]]
+"""Gives the columns of which some row of a mirror holds a text."""
 
 _SAID = {
     "loading": ("the mirror waits for a snapshot", "none: it is asked for and loaded by itself"),
@@ -29,19 +34,25 @@ class StateBook:
     """What is known of every table's state; `position` is what the lake has applied so far."""
 
     def __init__(
-        self, tables: LakeTables, *, first_sight: FirstSight = "stream", can_load: bool = False
+        self,
+        tables: LakeTables,
+        *,
+        first_sight: FirstSight = "stream",
+        can_load: bool = False,
+        find_texts: FindTexts | None = None,
     ) -> None:
         self._tables = tables
         self.first_sight = first_sight
         self._can_load = can_load
+        self._find_texts = find_texts
         self._known: dict[TableName, TableState] = {}
         self._told: set[TableName] = set()
         self.position = 0
 
     def read_all(self) -> list[TableName]:
         """Read every table's state from the lake; gives all tables there are."""
-        names = [name for name in self._tables.names() if name.namespace.endswith(CHANGES_SUFFIX)]
-        found = [TableName(n.namespace.removesuffix(CHANGES_SUFFIX), n.name) for n in names]
+        tables = map(table_of_log, self._tables.names())
+        found = [table for table in tables if table is not None]
         for table in found:
             self.get(table)
         return sorted(found)
@@ -73,9 +84,16 @@ class StateBook:
         return first_state(shape, self.first_sight, self.position, announced)
 
     def follow(
-        self, before: TableShape, after: TableShape, announced: int | None = None
+        self,
+        before: TableShape,
+        after: TableShape,
+        announced: int | None = None,
+        logged: Columns = (),
     ) -> TableState:
-        """Of a table that changed its shape; `announced` is where the stream says so."""
+        """Of a table that changed its shape; `announced` is where the stream says so.
+
+        `logged` are the columns of its change log until now.
+        """
         return next_state(
             self.get(after.name),
             before,
@@ -84,7 +102,15 @@ class StateBook:
             can_load=self._can_load,
             has_defaults=self._tables.has_defaults(mirror_of(after.name)),
             rewritten=after.rewritten and announced is not None,
+            misnamed=self._misnamed(after.name, names_given_up(before, after, logged)),
         )
+
+    def _misnamed(self, table: TableName, names: frozenset[str]) -> frozenset[str]:
+        """Those names by which rows of the mirror do hold texts; of a mirror in the making, all."""
+        mirror = mirror_of(table)
+        if not names or self._find_texts is None or not self.get(table).is_live:
+            return names
+        return names & self._find_texts(mirror) if self._tables.exists(mirror) else frozenset()
 
     def remember(self, table: TableName, state: TableState) -> None:
         """Note a state that its log has been told already."""

@@ -18,6 +18,7 @@ from lake_consumer.columns import Columns
 from lake_consumer.errors import LakeBusy
 from lake_consumer.evolution import renames_in
 from lake_consumer.fills import Fill, fills_in
+from lake_consumer.forks import FORK_COLUMN
 from lake_consumer.iceberg.adding import FileAdder
 from lake_consumer.iceberg.blocks import TablePlan
 from lake_consumer.iceberg.datafiles import Written
@@ -212,6 +213,8 @@ class TableApplier:
             schema = from_arrow_schema(log_arrow_schema(self._columns), prefer_timestamp_ntz=True)
             own = blocks.where(F.col("token") == self._table.token)
             opened = own.select("block").mapInArrow(OpenBlocks(mark), schema)
+            if FORK_COLUMN in {field["name"] for field in self._tables.schema(log)["fields"]}:
+                opened = opened.withColumn(FORK_COLUMN, F.lit(None).cast("bigint"))
             staging.publish(lambda branch: opened.writeTo(branch).append())
         log.refresh()
 

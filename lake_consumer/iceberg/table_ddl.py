@@ -15,6 +15,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from lake_consumer.ddl_plan import (
+    AWAITED_PROPERTY,
+    SEEN_PROPERTY,
     Back,
     Ddl,
     DdlPlan,
@@ -31,7 +33,14 @@ from lake_consumer.ddl_plan import (
     record_moves,
     routes_of,
 )
-from lake_consumer.iceberg.names import CUTS, LakeName, log_of, mirror_of, table_of_log
+from lake_consumer.iceberg.names import (
+    CUTS,
+    LakeName,
+    log_of,
+    mirror_of,
+    table_of_log,
+    table_of_mirror,
+)
 from lake_consumer.iceberg.states import StateBook
 from lake_consumer.iceberg.tables import LakeTables, RenameImpossible, Table
 from lake_consumer.iceberg.types import cuts_schema
@@ -44,7 +53,6 @@ from schemas.shapes import TableShape
 
 JOURNAL_PROPERTY = "bridge.renaming"
 RENAMED_UPTO_PROPERTY = "bridge.renamed-upto"
-AWAITED_PROPERTY = "bridge.awaited-relation"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,25 +111,30 @@ class TableDdl:
     def former_names(self, table: TableName) -> list[TableName]:
         return [one.name for one in self._names() if one.table == table]
 
-    def is_relation(self, shape: TableShape, source: str) -> bool:
-        """Whether the lake has this relation under another name: the stream brings a rename."""
-        return any(
-            held.relation == shape.relation_id
+    def elsewhere(self, shape: TableShape, source: str) -> Held | None:
+        """This relation under another name that the lake has it by, if it has."""
+        found = (
+            held
+            for held in self._held()
+            if held.present_relation == shape.relation_id
             and held.name != shape.name
             and not held.gone
             and is_same_database(held.source, source)
-            for held in self._held()
         )
+        return next(found, None)
 
     def plan(self, notices: Sequence[Notice]) -> DdlPlan:
         """Decide what a batch's messages mean; most batches have none, or say nothing new."""
         if not any(map(self._matters, notices)):
             return DdlPlan(routes=self.routes)
         held = self._held()
-        self._relations = {one.name: one.relation for one in held}
-        logs = {log_of(one.name) for one in held}
-        known = {*logs, *(mirror_of(one.name) for one in held)}
-        taken = {TableName(n.namespace, n.name) for n in self._tables.names() if n not in known}
+        self._relations = {one.name: one.present_relation for one in held}
+        mirrored = set(filter(None, map(table_of_mirror, self._tables.names())))
+        taken = mirrored - {one.name for one in held}
+        for notice in notices:
+            if not isinstance(notice, Ddl):
+                # It may be another relation after this batch; names are swapped there and back.
+                self._relations.pop(notice.name, None)
         return plan_ddl(
             notices,
             held,
@@ -143,7 +156,7 @@ class TableDdl:
         `until` is the last stream sequence at which the tables had their old names.
         """
         if not plan.moves:
-            self._note_aliases(plan.aliases)
+            self.note_aliases(plan.aliases)
             return True
         former = record_moves([*self._names(), *plan.aliases], plan.moves, until)
         steps = [step for move in plan.moves for step in self._steps(move)]
@@ -167,9 +180,12 @@ class TableDdl:
             info("table renamed", table=move.after, before=move.before, relation=move.relation)
         return True
 
-    def _note_aliases(self, aliases: Sequence[Former]) -> None:
-        if any(one not in self._names() for one in aliases):
-            self._write(record_moves([*self._names(), *aliases], (), 0), {})
+    def note_aliases(self, aliases: Sequence[Former]) -> None:
+        """Remember names under which the stream carries changes of tables that the lake has."""
+        noted = record_moves([*self._names(), *aliases], (), 0)
+        is_known = all(one in self._names() for one in aliases)
+        if not is_known or routes_of(noted) != self.routes:
+            self._write(noted, {})
 
     def _steps(self, move: Move) -> Iterable[Step]:
         for place in (mirror_of, log_of):
@@ -306,6 +322,7 @@ class TableDdl:
             gone=state.reason if state.is_gone else "",
             former_relations=frozenset(c.relation for c in columns if c.relation is not None),
             awaited=int(properties.get(AWAITED_PROPERTY, "0")),
+            seen=int(properties.get(SEEN_PROPERTY, "0")),
         )
 
     def _shape(self, properties: Mapping[str, str]) -> TableShape | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import secrets
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
@@ -19,10 +19,13 @@ from lake_consumer.columns import Columns, read_doc
 from lake_consumer.evolution import AddColumn, DropColumn, RenameColumn, SetAside, Step, WidenColumn
 from lake_consumer.formats import DEFAULT_FORMAT, FORMAT_SETTING, FORMATS, format_of
 from lake_consumer.iceberg.javas import JavaReader
-from lake_consumer.iceberg.names import CATALOG, LakeName, quote
+from lake_consumer.iceberg.names import CATALOG, CUTS, RESYNCS, LakeName, quote, table_of_log
 from lake_consumer.iceberg.types import IcebergType, iceberg_type, one_type_schema
 from lake_consumer.logs import info
+from lake_consumer.order import Reached, Rung, reached_summary, read_reached
+from lake_consumer.requests import Identity
 from lake_consumer.watermark import EMPTY, Watermark
+from schemas.names import TableName
 
 PROPERTIES: Mapping[str, str] = {
     # A batch has few files anyway; a shuffle before the write would cost more than it saves.
@@ -57,6 +60,7 @@ class LakeTables:
         """Tells this consumer's branches from those of any other."""
         self._making_namespace = threading.Lock()
         self._format = str(spark.conf.get(FORMAT_SETTING, DEFAULT_FORMAT))
+        self._has_levels = spark.conf.get(f"spark.sql.catalog.{CATALOG}.type", None) == "jdbc"
         self._told: set[LakeName] = set()
         self.moved_from: frozenset[LakeName] = frozenset()
         """Names that a table had which has another one now."""
@@ -74,10 +78,10 @@ class LakeTables:
             spark._jsparkSession, CATALOG
         )
 
-    def set_stamp(self, mark: Watermark) -> None:
+    def set_stamp(self, mark: Watermark, reached: Reached) -> None:
         """Let every commit from now on say how far in the stream it is, Spark's own as well."""
         # Session-wide, and so the same for every table of the batch, which is what is meant.
-        self.stamp = mark.to_summary()
+        self.stamp = {**mark.to_summary(), **reached_summary(reached)}
         for name, value in self.stamp.items():
             self._spark.conf.set(_STAMP + name, value)
 
@@ -154,10 +158,29 @@ class LakeTables:
     def names(self) -> list[LakeName]:
         """All tables of the lake."""
         return [
-            LakeName(space.level(0), identifier.name())
-            for space in self.java.list(self._catalog.listNamespaces())
+            LakeName(str(space), identifier.name())
+            for space in self._namespaces(self._catalog.listNamespaces())
             for identifier in self.java.list(self._catalog.listTables(space))
         ]
+
+    def _namespaces(self, listed: Any) -> Iterator[Any]:
+        """These and all below; a schema with dots is several levels in a JDBC catalog."""
+        for space in self.java.list(listed):
+            yield space
+            if self._has_levels:
+                yield from self._namespaces(self._catalog.listNamespaces(space))
+
+    def identities(self) -> dict[TableName, Identity]:
+        """Who every table of the lake is, by its change log."""
+        logs = {table: self.load(name) for name in self.names() if (table := table_of_log(name))}
+        return {table: Identity.of(log.uuid(), self.properties(log)) for table, log in logs.items()}
+
+    def wishes(self) -> dict[str, str]:
+        """What `resync` and `forget` have left to be done."""
+        return self.properties(self.load(RESYNCS)) if self.exists(RESYNCS) else {}
+
+    def wishes_done(self, keys: Iterable[str]) -> None:
+        self.set_properties(self.load(RESYNCS), {}, without=keys)
 
     def watermark(self, table: Table) -> Watermark:
         """The newest stamp in the table's history; snapshots of others are looked through."""
@@ -169,6 +192,20 @@ class LakeTables:
             parent = snapshot.parentId()
             snapshot = None if parent is None else table.snapshot(parent)
         return EMPTY
+
+    def reached(self) -> dict[str, Rung]:
+        """The position that each source has reached, by the newest cut that says so."""
+        if not self.exists(CUTS):
+            return {}
+        table = self.load(CUTS)
+        snapshot = table.currentSnapshot()
+        while snapshot is not None:
+            found = read_reached(self.java.map(snapshot.summary()))
+            if found is not None:
+                return found
+            parent = snapshot.parentId()
+            snapshot = None if parent is None else table.snapshot(parent)
+        return {}
 
     def columns(self, table: Table, parent: str | None = None) -> Columns:
         """The columns we made, of the table or of one of its struct columns."""

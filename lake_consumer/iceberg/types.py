@@ -41,6 +41,12 @@ PLACE_FIELDS: tuple[tuple[str, IcebergType, str], ...] = (
 )
 """What a change log says of every change, beside its rows."""
 
+FORK_FIELD: tuple[str, IcebergType, str] = (
+    "fork_seq",
+    "long",
+    "stream sequence of the bridge-fork that made this invalid: it never happened; else null",
+)
+
 CUTS_FIELDS: tuple[tuple[str, IcebergType, str], ...] = (
     ("table_name", "string", "the table; null where a batch touched none"),
     ("commit_lsn", "long", "WAL position of the last commit in this lake commit"),
@@ -49,6 +55,7 @@ CUTS_FIELDS: tuple[tuple[str, IcebergType, str], ...] = (
     ("snapshot_id", "long", "the mirror's snapshot that is the table at this commit"),
     ("changes_snapshot_id", "long", "the change log's snapshot that ends at this commit"),
     ("gone_since", "long", "WAL position since which PostgreSQL does not publish the table"),
+    FORK_FIELD,
 )
 
 
@@ -77,6 +84,7 @@ def log_schema(columns: Columns) -> dict[str, Any]:
             *PLACE_FIELDS,
             ("new", row, "the row after the change; null for a delete and a truncate"),
             ("old", row, "the row before, as far as PostgreSQL sent it: the key, or all of it"),
+            FORK_FIELD,
         ]
     )
 

@@ -12,20 +12,24 @@ from contextlib import contextmanager
 from pyspark.sql import SparkSession
 
 from lake_consumer.iceberg.names import LakeName, quote
+from lake_consumer.order import POSITIONS
 from lake_consumer.watermark import EMPTY
 
 STAMP = "spark.sql.iceberg.snapshot-property."
 
 
+_NAMES = (*EMPTY.to_summary(), POSITIONS)
+
+
 def take_stamp_off(spark: SparkSession) -> None:
-    for name in EMPTY.to_summary():
+    for name in _NAMES:
         spark.conf.unset(STAMP + name)
 
 
 @contextmanager
 def stamp_off(spark: SparkSession) -> Iterator[None]:
     """Commit without the batch's stamp for as long as the block lasts."""
-    names = [STAMP + name for name in EMPTY.to_summary()]
+    names = [STAMP + name for name in _NAMES]
     held = {name: spark.conf.get(name, None) for name in names}
     take_stamp_off(spark)
     try:

@@ -17,18 +17,26 @@ from lake_consumer.natsoptions import NatsOptions
 
 CLOSE_TIMEOUT_SECONDS = 1
 ANSWER_SECONDS = 30
-"""What a request may take: a server whose disk stalls is not gone."""
+"""What a request may take unless the options say otherwise."""
 
 ELECTION_SECONDS = 15
 ASK_AGAIN_SECONDS = 0.25
 
 
+class LakeClient(Client):
+    """A connection that knows how long its user waits for an answer."""
+
+    answer_seconds: float = ANSWER_SECONDS
+
+
 async def connect(options: NatsOptions, *, patience: int = 15) -> Client:
     """Connect or say why not. Later disconnects heal by themselves, for as long as it takes."""
-    client = Client()
+    client = LakeClient()
+    client.answer_seconds = options.timeout_seconds
     try:
         await client.connect(
-            options.url,
+            options.servers,
+            dont_randomize=True,
             name="lake-consumer",
             connect_timeout=patience,
             allow_reconnect=False,
@@ -68,7 +76,8 @@ class PatientJetStream(JetStreamContext):
 
 
 def jetstream(client: Client) -> JetStreamContext:
-    return PatientJetStream(client, timeout=ANSWER_SECONDS)
+    seconds = client.answer_seconds if isinstance(client, LakeClient) else ANSWER_SECONDS
+    return PatientJetStream(client, timeout=seconds)
 
 
 async def _give_up(client: Client) -> None:

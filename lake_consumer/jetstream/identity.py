@@ -13,11 +13,14 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
+import nats.errors
+import nats.js.errors
 import nkeys
 from nats.aio.client import Client
 
-from lake_consumer.errors import BadOption, NatsUnreachable, reason_of
+from lake_consumer.errors import BadOption, NatsRefused, NatsUnreachable, NoQuorum, reason_of
 from lake_consumer.natsoptions import NatsOptions
+from schemas.streams import CDC_STREAM
 
 _TRUST = "Set NATS_TLS_CA to the CA that signed it, and NATS_HOST to a name in it."
 _CLIENT_CERTIFICATE = "Set NATS_TLS_CERT and NATS_TLS_KEY to a certificate the server trusts."
@@ -66,10 +69,10 @@ def require_agreement(options: NatsOptions, client: Client) -> None:
     """Raise where we and the server want different things."""
     greeting = client._server_info
     if options.tls and not greeting.get("tls_required"):
-        raise NatsUnreachable(f"NATS at {options.shown} does not ask for TLS", advice=_NO_TLS)
+        raise NatsRefused(f"NATS at {options.shown} does not ask for TLS", advice=_NO_TLS)
     if greeting.get("tls_verify") and not options.tls_cert:
         what = f"NATS at {options.shown} wants a certificate from the lake"
-        raise NatsUnreachable(what, advice=_CLIENT_CERTIFICATE)
+        raise NatsRefused(what, advice=_CLIENT_CERTIFICATE)
 
 
 def identity(options: NatsOptions, client: Client) -> dict[str, Any]:
@@ -123,19 +126,37 @@ def explain(options: NatsOptions, client: Client, error: Exception) -> NatsUnrea
     where = f"NATS at {options.shown}"
     if isinstance(error, ssl.SSLCertVerificationError):
         what = f"{where} shows a certificate that cannot be trusted: {error.verify_message}"
-        return NatsUnreachable(what, advice=_TRUST)
+        return NatsRefused(what, advice=_TRUST)
     if client._server_info and isinstance(error, OSError):
         # What the server asked for often explains why it then hung up.
         require_agreement(options, client)
     reason = reason_of(error)
     if isinstance(error, ssl.SSLError) and "certificate" in reason.lower().replace("_", " "):
         what = f"{where} refuses the lake's certificate: {reason}"
-        return NatsUnreachable(what, advice=_CLIENT_CERTIFICATE)
+        return NatsRefused(what, advice=_CLIENT_CERTIFICATE)
     says = reason.lower()
     if ("authorization" in says or "authentication" in says) and "timeout" not in says:
         what = f"{where} refuses the user: {reason}"
-        return NatsUnreachable(what, advice=f"Check {_secret(options)} and its permissions.")
+        return NatsRefused(what, advice=f"Check {_secret(options)} and its permissions.")
     return NatsUnreachable(f"{where} cannot be reached: {reason}")
+
+
+def explain_request(options: NatsOptions, error: Exception) -> NatsUnreachable:
+    """Say why JetStream did not do what it was asked: it has no leader, or is away, or refuses."""
+    where = f"NATS at {options.shown}"
+    if isinstance(error, nats.js.errors.ServiceUnavailableError | nats.errors.NoRespondersError):
+        said = getattr(error, "description", None) or "nobody answers for JetStream"
+        return NoQuorum(
+            f"{where} has no leader for stream {CDC_STREAM.name} or for JetStream: {said}"
+        )
+    if isinstance(error, nats.js.errors.APIError) and not isinstance(
+        error, nats.js.errors.ServerError
+    ):
+        return NatsRefused(f"JetStream of {where} refused a request: {error}")
+    if isinstance(error, TimeoutError):
+        seconds = f"{options.timeout_seconds:g} s"
+        return NatsUnreachable(f"{where} gave no answer within {seconds}")
+    return NatsUnreachable(f"{where} cannot be reached: {reason_of(error)}")
 
 
 def _secret(options: NatsOptions) -> str:

@@ -15,7 +15,7 @@ from lake_consumer.jetstream.payload import body_of
 from lake_consumer.natsoptions import NatsOptions
 from schemas.codecs import codec_for
 from schemas.streams import CDC_STREAM
-from schemas.subjects import MessageSubject, parse_cdc_subject
+from schemas.subjects import MessageSubject, is_session_subject, parse_cdc_subject
 
 LOOKED_AT = 1_000
 """Beyond so many messages the lake is far behind, and following is the answer."""
@@ -38,6 +38,8 @@ async def _is_quiet_up_to(nats: NatsOptions, applied: int, commit_lsn: int) -> b
             subject = str(found.subject)
             if not isinstance(parse_cdc_subject(subject), MessageSubject):
                 return False
+            if is_session_subject(subject):
+                continue
             body = await body_of(client, subject, found.headers, found.data or b"")
             if codec_for(found.headers).decode(body)["commit_lsn"] >= commit_lsn:
                 return True

@@ -7,28 +7,35 @@ method here waits for it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import threading
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import nats.errors
 from nats.aio.client import Client
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
-from nats.js.errors import APIError, KeyNotFoundError, NotFoundError
+from nats.js.errors import KeyNotFoundError, NotFoundError
 
 from lake_consumer.batches import Mark
 from lake_consumer.errors import MessagesMissing, NatsUnreachable, StreamMissing, UndecodableMessage
+from lake_consumer.forks import ForkMark
 from lake_consumer.gaps import join_sequences
 from lake_consumer.jetstream.connection import connect, jetstream
 from lake_consumer.jetstream.deadletters import DEAD_STREAM
+from lake_consumer.jetstream.identity import explain_request
 from lake_consumer.jetstream.payload import body_of
 from lake_consumer.jetstream.snapshots import Snapshots
 from lake_consumer.natsoptions import NatsOptions
 from schemas.codecs import BadPayload, codec_for, decode_entry
+from schemas.forks import parse_fork
 from schemas.names import TableName
 from schemas.streams import CDC_STREAM, LAKE_CONSUMER, SCHEMAS_BUCKET
-from schemas.subjects import GAP_PREFIX, message_subject
+from schemas.subjects import FORK_PREFIX, GAP_PREFIX, is_session_subject, message_subject
+
+CLOSE_TIMEOUT_SECONDS = 5
 
 T = TypeVar("T")
 
@@ -70,11 +77,15 @@ class CdcStream:
     def _wait(self, work: Coroutine[Any, Any, T], patience: float = 120) -> T:
         try:
             return asyncio.run_coroutine_threadsafe(work, self._loop).result(patience)
-        except TimeoutError as error:
-            raise NatsUnreachable(f"NATS at {self._options.shown} does not answer") from error
+        except NotFoundError:
+            raise
+        except (nats.errors.Error, TimeoutError, OSError) as error:
+            raise explain_request(self._options, error) from error
 
     def close(self) -> None:
-        self._wait(self._client.close())
+        # Whatever keeps a connection from being closed was told by the request before it.
+        with contextlib.suppress(Exception):
+            self._wait(self._client.close(), CLOSE_TIMEOUT_SECONDS)
         self._stop()
 
     def _stop(self) -> None:
@@ -89,8 +100,6 @@ class CdcStream:
             raise StreamMissing(
                 f"NATS at {self._options.shown} has no stream {CDC_STREAM.name} yet"
             ) from None
-        except APIError as error:
-            raise NatsUnreachable(f"JetStream refused to describe the stream: {error}") from error
         return StreamState(
             first=found.first_seq,
             last=found.last_seq,
@@ -122,6 +131,27 @@ class CdcStream:
             return None
         return found.seq
 
+    def fork_mark(self, sequence: int) -> ForkMark | None:
+        """The first fork at or after a sequence."""
+        subject = message_subject(FORK_PREFIX)
+        try:
+            found = self._wait(
+                self._js.get_msg(CDC_STREAM.name, seq=sequence, subject=subject, next=True)
+            )
+        except NotFoundError:
+            return None
+        try:
+            body = self._wait(body_of(self._client, subject, found.headers, found.data or b""))
+            fields = codec_for(found.headers).decode(body)
+            fork, source = parse_fork(fields["content"]), fields["source"]
+        except (BadPayload, KeyError) as error:
+            raise UndecodableMessage(f"stream sequence {found.seq} ({subject}): {error}") from error
+        if fork is None:
+            raise UndecodableMessage(
+                f"stream sequence {found.seq} ({subject}): {fields['content']}"
+            )
+        return ForkMark.of(int(found.seq or 0), str(source), fork)
+
     @property
     def snapshots(self) -> Snapshots:
         """The INIT stream, over the same connection."""
@@ -146,6 +176,7 @@ class CdcStream:
                 ordinal=fields["seq"],
                 last=fields["last"],
                 commit_ts=fields["commit_ts"],
+                is_session=is_session_subject(subject),
             )
         except (BadPayload, KeyError) as error:
             raise UndecodableMessage(

@@ -45,6 +45,10 @@ _COLUMNS = """
     SELECT attnum, attname FROM pg_attribute
      WHERE attrelid = %s::bigint::oid AND attnum > 0 AND NOT attisdropped ORDER BY attnum
 """
+_PUBLISHED = """
+    SELECT DISTINCT schemaname::text, tablename::text FROM pg_publication_tables
+     WHERE pubname = coalesce(%s, pubname)
+"""
 _ROW_FILTER = """
     SELECT rowfilter FROM pg_publication_tables
      WHERE pubname = %s AND schemaname = %s AND tablename = %s
@@ -134,6 +138,11 @@ class Source:
             is_partitioned=kind == "p",
             row_filter=self._row_filter(table),
         )
+
+    def published(self) -> set[TableName]:
+        """The tables of the bridge's publication; of any, where nobody says which one that is."""
+        found = self._connection.execute(_PUBLISHED, [self._options.publication]).fetchall()
+        return {TableName(schema, table) for schema, table in found}
 
     def _row_filter(self, table: TableName) -> str | None:
         publication = self._options.publication

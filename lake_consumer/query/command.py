@@ -7,6 +7,7 @@ before what was asked for.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -14,10 +15,11 @@ from lake_consumer.config import LakeConfig
 from lake_consumer.cuts import Cut, When
 from lake_consumer.errors import UnknownTable
 from lake_consumer.iceberg.moments import LakeAt, LakeNow
-from lake_consumer.iceberg.names import CATALOG, LakeName
+from lake_consumer.iceberg.names import CATALOG, LakeName, table_of_mirror
 from lake_consumer.iceberg.reading import LakeReader
 from lake_consumer.query.engine import Parts, Place, answer
 from lake_consumer.query.printing import FORMATS, aligned, hidden_columns
+from lake_consumer.reading.relations import Relation
 from lake_consumer.terminal import flush, write
 from schemas.names import DEFAULT_SCHEMA
 
@@ -35,9 +37,20 @@ def print_query(
     with LakeReader(config.catalog, config.warehouse) as lake:
         tables = LakeAt.choose(lake, when, wait_seconds) if at_cut else LakeNow(lake)
         names = tables.names()
-        with answer(
-            sql, lambda parts: find(parts, names), lambda at: tables.open(LakeName(*at))
-        ) as rows:
+        called = called_in_postgres(names)
+        known = [*names, *(name for name in called if name not in names)]
+
+        def open_table(place: Place) -> Relation:
+            name = LakeName(*place)
+            if name not in names:
+                return tables.open(called[name])
+            if name in called:
+                sys.stderr.write(
+                    f"{name} is the lake's own; PostgreSQL's table of that name is {called[name]}\n"
+                )
+            return tables.open(name)
+
+        with answer(sql, lambda parts: find(parts, known), open_table) as rows:
             _print(FORMATS[format](rows, hidden_columns(sql)))
 
 
@@ -72,14 +85,32 @@ def _print(lines: Iterable[str]) -> None:
     flush()
 
 
+def called_in_postgres(names: Iterable[LakeName]) -> dict[LakeName, LakeName]:
+    """The mirrors that PostgreSQL calls by a name which the lake keeps for itself, by that name."""
+    tables = {name: table for name in names if (table := table_of_mirror(name)) is not None}
+    called = {LakeName(table.schema, table.table): name for name, table in tables.items()}
+    return {there: here for there, here in called.items() if there != here}
+
+
 def find(parts: Parts, names: list[LakeName]) -> Place:
     """The lake's table that SQL means; unquoted names do not mind upper and lower case."""
     wanted = parts[1:] if len(parts) == 3 and parts[0].lower() == CATALOG else parts
     if len(wanted) == 1:
         wanted = (DEFAULT_SCHEMA, *wanted)
     known = [(name.namespace, name.name) for name in names]
-    folded = [place for place in known if [*map(str.lower, place)] == [*map(str.lower, wanted)]]
-    for place in [place for place in known if place == wanted] or folded:
+    # As PostgreSQL does it: as it is written, else in lower case; then however it is spelled.
+    lower = tuple(map(str.lower, wanted))
+    folded = [place for place in known if tuple(map(str.lower, place)) == lower]
+    for place in (wanted, lower):
+        if place in known:
+            return place[0], place[1]
+    if len(folded) > 1:
+        spelled = ", ".join(map(".".join, folded))
+        raise UnknownTable(
+            f"{'.'.join(parts)} may be any of {spelled}",
+            advice="Write the name in double quotes, in upper and lower case as it is.",
+        )
+    for place in folded:
         return place
     raise UnknownTable(f"the lake has no table {'.'.join(parts)}{_near(wanted, known)}")
 

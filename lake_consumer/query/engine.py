@@ -12,7 +12,9 @@ interpreter which is shutting down.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+import sys
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import duckdb
@@ -58,8 +60,10 @@ def answer(
         _execute(connection, f"USE {CATALOG}.{quote(DEFAULT_SCHEMA)}")
         places = sorted({find(name) for name in table_names(connection, sql)})
         relations = [open_table(place) for place in places]
+        _require_distinct(places)
         for at, (place, relation) in enumerate(zip(places, relations, strict=True)):
-            _create_view(connection, place, relation.select(connection, f"_lake_{at}"))
+            select = relation.select(connection, f"_lake_{at}")
+            _create_view(connection, place, relation.columns, select)
         allowed.update(path for relation in relations for path in relation.paths)
         _shut_in(connection, sorted(allowed))
         reader = connection.sql(sql).to_arrow_reader(BATCH_ROWS)
@@ -81,11 +85,41 @@ def _connect() -> Iterator[duckdb.DuckDBPyConnection]:
         connection.close()
 
 
-def _create_view(connection: duckdb.DuckDBPyConnection, place: Place, select: str) -> None:
+def _require_distinct(places: list[Place]) -> None:
+    """DuckDB takes names that differ in upper and lower case for one."""
+    folded = Counter(tuple(map(str.lower, place)) for place in places)
+    alike = [".".join(place) for place in places if folded[*map(str.lower, place)] > 1]
+    if alike:
+        raise QueryFailed(
+            f"{' and '.join(alike)} differ in upper and lower case alone",
+            advice="DuckDB cannot tell them apart in one query; ask for one at a time.",
+        )
+
+
+def column_names(columns: Sequence[str]) -> list[str]:
+    """Names that DuckDB can tell apart: of columns that differ in case alone, it shows the first.
+
+    All of them get their place as a suffix, so that none is shown for another.
+    """
+    folded = Counter(map(str.lower, columns))
+    return [
+        name if folded[name.lower()] == 1 else f"{name}__{at}"
+        for at, name in enumerate(columns, start=1)
+    ]
+
+
+def _create_view(
+    connection: duckdb.DuckDBPyConnection, place: Place, columns: Sequence[str], select: str
+) -> None:
     namespace, name = (quote(part) for part in place)
+    shown = column_names(columns)
+    if shown != list(columns):
+        names = ", ".join(new for new, old in zip(shown, columns, strict=True) if new != old)
+        sys.stderr.write(f"{'.'.join(place)}: columns that differ in case alone are {names}\n")
     _execute(connection, f"CREATE SCHEMA IF NOT EXISTS {CATALOG}.{namespace}")
+    listed = ", ".join(map(quote, shown))
     try:
-        _execute(connection, f"CREATE VIEW {CATALOG}.{namespace}.{name} AS {select}")
+        _execute(connection, f"CREATE VIEW {CATALOG}.{namespace}.{name} ({listed}) AS {select}")
     except duckdb.Error as error:
         raise explain_opening(".".join(place), error) from error
 

@@ -11,6 +11,7 @@ _MISSING = re.compile(
     r"""No\ files\ found\ that\ match\ the\ pattern\ "(?P<native>[^"]+)"
     |Cannot\ open\ file\ "(?P<opened>[^"]+)":\ No\ such\ file
     |Failed\ to\ open\ local\ file\ '(?P<local>[^']+)'.*No\ such\ file
+    |Cannot\ open\ file,\ does\ not\ exist:\ (?P<metadata>\S.*)
     |Path\ does\ not\ exist\ '(?P<stored>[^']+)'
     """,
     re.VERBOSE,

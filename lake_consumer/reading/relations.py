@@ -7,6 +7,7 @@ own tasks, which end with the query (`LakeDataset`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -27,6 +28,10 @@ class Relation(Protocol):
     @property
     def paths(self) -> tuple[str, ...]:
         """The files that DuckDB must be allowed to read for it."""
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """The names of the columns, in order."""
 
     def select(self, connection: duckdb.DuckDBPyConnection, name: str) -> str:
         """Prepare the connection, with `name` for what must be stored there; gives the SELECT."""
@@ -51,6 +56,11 @@ class ArrowRelation:
     dataset: ds.Dataset
     paths: tuple[str, ...] = ()
 
+    @property
+    def columns(self) -> Sequence[str]:
+        names: list[str] = self.dataset.schema.names
+        return names
+
     def select(self, connection: duckdb.DuckDBPyConnection, name: str) -> str:
         connection.register(name, self.dataset)
         return f"FROM temp.main.{quote(name)}"
@@ -67,6 +77,10 @@ class ParquetRelation:
     @property
     def paths(self) -> tuple[str, ...]:
         return self.scan.paths
+
+    @property
+    def columns(self) -> Sequence[str]:
+        return [column.name for column in self.scan.columns]
 
     def select(self, connection: duckdb.DuckDBPyConnection, name: str) -> str:
         deleted = None

@@ -40,13 +40,13 @@ _INTEGERS = frozenset({"int16", "int32", "int64", "uint32"})
 
 def text_reader(type: ContractType) -> TextReader:
     """Choose once per column how PostgreSQL's text becomes a cell."""
-    if type.element is None and type.kind in _AS_TEXT:
+    if type.kind in _AS_TEXT:
         return lambda text: text
-    if type.element is None and type.kind in _INTEGERS:
+    if type.kind in _INTEGERS:
         return lambda text: None if text is None else int(text)
     if (type.element or type).kind == "json":
         return _json_reader(type)
-    if type.element is None and type.kind in _QUICK:
+    if type.kind in _QUICK:
         return _QUICK[type.kind](type)
     return _any_reader(type)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -29,11 +29,10 @@ from lake_consumer.errors import (
 from lake_consumer.iceberg.healing import Healer
 from lake_consumer.iceberg.mirrorrows import MirrorAtCut
 from lake_consumer.iceberg.names import (
-    BRIDGE_NAMESPACE,
-    CHANGES_SUFFIX,
     VERIFICATIONS,
     log_of,
     mirror_of,
+    table_of_mirror,
 )
 from lake_consumer.iceberg.reading import LakeReader
 from lake_consumer.jetstream.owners import read_owners
@@ -51,6 +50,7 @@ from schemas.positions import Lsn
 SHOWN = 20
 HEALED_AT_ONCE = 100_000
 ATTEMPTS = 3
+LOOK_AGAIN_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,16 +104,21 @@ class Verifier:
 
     def _run(self) -> None:
         wanted = choose(self._options.tables, mirrored(self._lake))
-        gone = {t: s for t, s in self._lake.states().items() if s.is_gone}
+        named = bool(self._options.tables)
+        gone = {t: s for t, s in self._gone().items() if t in wanted or not named}
+        lost = self._await_back([t for t, s in gone.items() if named or not s.is_forgotten])
+        gone = {t: s for t, s in self._gone().items() if t in gone}
         tables = [table for table in wanted if table not in gone]
-        reports = [*self._skip_gone(wanted, gone), *(self._compare(tables) if tables else [])]
+        # One that is gone since its first load has no mirror.
+        listed = [*wanted, *(table for table in sorted(lost) if table not in wanted)]
+        reports = [*self._tell_gone(listed, gone, lost), *(self._compare(tables) if tables else [])]
         if self._options.heal:
-            reports = [self._heal(report) if report.differs else report for report in reports]
+            reports = [self._heal(report) if report.can_heal else report for report in reports]
         self._keep(reports)
-        wrong = [report.table for report in reports if report.differs and not report.healed]
+        wrong = [str(report.table) for report in reports if report.differs and not report.healed]
         if wrong:
             raise LakeDiffers(f"{len(wrong)} of {len(reports)} tables differ: {', '.join(wrong)}")
-        unknown = [report.table for report in reports if report.skipped and report.matters]
+        unknown = [str(report.table) for report in reports if report.skipped and report.matters]
         if unknown:
             raise LakeNotThere(
                 f"{', '.join(unknown)} cannot be compared", advice="See the reasons above."
@@ -123,7 +128,7 @@ class Verifier:
         """Leave the verdicts in the lake, for `status` and for the metrics of `run`."""
         now = datetime.now(UTC)
         found = [
-            (TableName.parse(report.table), Verification(now, verdict, str(report.cut.commit_lsn)))
+            (report.table, Verification(now, verdict, str(report.cut.commit_lsn)))
             for report in reports
             if (verdict := "healed" if report.healed else report.verdict) != "skipped"
         ]
@@ -135,17 +140,43 @@ class Verifier:
             # A reader of the lake may compare it, and need not be able to write to it.
             sys.stderr.write(f"the verdicts cannot be kept in the lake: {error}\n")
 
-    def _skip_gone(
-        self, wanted: Sequence[TableName], gone: Mapping[TableName, TableState]
+    def _gone(self) -> dict[TableName, TableState]:
+        return {t: s for t, s in self._lake.states().items() if s.is_gone}
+
+    def _await_back(self, gone: Sequence[TableName]) -> set[TableName]:
+        """Give those of the tables that PostgreSQL publishes, and that stay gone in the lake.
+
+        One may just have come back: the lake has as long to follow as it has to reach a cut.
+        """
+        if not gone:
+            return set()
+        with Source.open(self._config.postgres, ()) as source:
+            lost = source.published().intersection(gone)
+            self._check_database(source, sorted(lost))
+        deadline = time.monotonic() + self._options.patience_seconds
+        while (lost := lost.intersection(self._gone())) and time.monotonic() < deadline:
+            time.sleep(LOOK_AGAIN_SECONDS)
+        return lost
+
+    def _tell_gone(
+        self,
+        wanted: Sequence[TableName],
+        gone: Mapping[TableName, TableState],
+        lost: Collection[TableName],
     ) -> list[TableReport]:
-        """Report tables that PostgreSQL does not publish any more; if named, that is a failure."""
+        """Report tables that are gone; that is a failure if they were named, or are published."""
         named = bool(self._options.tables)
         listed = [t for t in wanted if t in gone and (named or not gone[t].is_forgotten)]
         if not listed:
             return []
         cut = self._lake.cuts().at(None)
         reports = [
-            TableReport(str(t), cut).skip(describe_gone(gone[t]), matters=named) for t in listed
+            TableReport(t, cut).lose(
+                f"PostgreSQL publishes it; here it is {describe_gone(gone[t])}"
+            )
+            if t in lost
+            else TableReport(t, cut).skip(describe_gone(gone[t]), matters=named)
+            for t in listed
         ]
         for report in reports:
             self._printer.table(report)
@@ -178,7 +209,7 @@ class Verifier:
 
     def _check(self, source: Source, book: CutBook, cut: Cut, table: TableName) -> TableReport:
         began = time.monotonic()
-        report = TableReport(str(table), cut)
+        report = TableReport(table, cut)
         try:
             relation = source.relation(table)
             mirror = MirrorAtCut(self._lake, book, cut, table)
@@ -195,7 +226,7 @@ class Verifier:
     def _heal(self, report: TableReport) -> TableReport:
         """Write the rows that differ anew; look again where the table moved on meanwhile."""
         healer = Healer(self._open_spark())
-        table = TableName.parse(report.table)
+        table = report.table
         for attempt in range(ATTEMPTS):
             if not report.differs:
                 return report
@@ -219,11 +250,8 @@ class Verifier:
 
 def mirrored(lake: LakeReader) -> list[TableName]:
     """The tables that have a mirror."""
-    return [
-        TableName(name.namespace, name.name)
-        for name in lake.names()
-        if name.namespace != BRIDGE_NAMESPACE and not name.namespace.endswith(CHANGES_SUFFIX)
-    ]
+    tables = map(table_of_mirror, lake.names())
+    return [table for table in tables if table is not None]
 
 
 def choose(wanted: Sequence[str], known: Sequence[TableName]) -> list[TableName]:

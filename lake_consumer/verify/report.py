@@ -7,13 +7,15 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
+from lake_consumer import terminal
 from lake_consumer.cuts import Cut
 from lake_consumer.iceberg.mirrorrows import Layout, MirrorAtCut
 from lake_consumer.verify.canonical import Row, shown
 from lake_consumer.verify.rows import MEANINGS, Difference
 from lake_consumer.verify.table import Findings, Told
+from schemas.names import TableName
 
 SHOWN_WIDTH = 120
 TOLD_EVERY_SECONDS = {True: 0.2, False: 10.0}
@@ -24,7 +26,7 @@ TOLD_EVERY_SECONDS = {True: 0.2, False: 10.0}
 class TableReport:
     """The verdict on one table."""
 
-    table: str
+    table: TableName
     cut: Cut
     findings: Findings | None = None
     at: MirrorAtCut | None = None
@@ -32,9 +34,14 @@ class TableReport:
     skipped: str = ""
     matters: bool = True
     healed: bool = False
+    lost: str = ""
+    """Why the lake has no table to compare, although the database publishes it."""
 
     def skip(self, why: str, *, matters: bool) -> TableReport:
         return replace(self, skipped=why, matters=matters)
+
+    def lose(self, why: str) -> TableReport:
+        return replace(self, lost=why)
 
     def found(self, findings: Findings, mirror: MirrorAtCut, seconds: float) -> TableReport:
         return replace(self, findings=findings, at=mirror, seconds=seconds)
@@ -44,6 +51,11 @@ class TableReport:
 
     @property
     def differs(self) -> bool:
+        return bool(self.lost) or self.can_heal
+
+    @property
+    def can_heal(self) -> bool:
+        """Whether rows differ, which can be written anew one by one."""
         return self.findings is not None and bool(self.findings.differing)
 
     @property
@@ -75,11 +87,11 @@ class TableReport:
     def document(self, limit: int) -> dict[str, Any]:
         """For programs."""
         head: dict[str, Any] = {
-            "table": self.table, "verdict": self.verdict, "lsn": str(self.cut.commit_lsn),
+            "table": str(self.table), "verdict": self.verdict, "lsn": str(self.cut.commit_lsn),
             "commit_ts": self.cut.commit_ts.isoformat(),
         }  # fmt: skip
-        if self.skipped:
-            return {**head, "reason": self.skipped}
+        if why := self.skipped or self.lost:
+            return {**head, "reason": why}
         found = self._findings
         return {
             **head,
@@ -107,6 +119,8 @@ class TableReport:
         """For people."""
         if self.skipped:
             return [f"{self.table}  skipped: {self.skipped}"]
+        if self.lost:
+            return [f"{self.table}  DIFFERS: {self.lost}"]
         found = self._findings
         head = (
             f"{self.table}  {self.verdict.upper() if self.differs else 'equal'}: {found.rows:,} "
@@ -152,10 +166,17 @@ def _short(value: Any) -> str:
     return text if len(text) <= SHOWN_WIDTH else text[: SHOWN_WIDTH - 1] + "…"
 
 
+class Output(Protocol):
+    """Where verdicts go: a file, or the module `terminal`, which tells what keeps them from it."""
+
+    def write(self, text: str, /) -> object: ...
+    def flush(self) -> None: ...
+
+
 class Printer:
     """Writes verdicts to standard output, and progress to standard error."""
 
-    def __init__(self, limit: int, *, as_json: bool, out: TextIO, err: TextIO) -> None:
+    def __init__(self, limit: int, *, as_json: bool, out: Output, err: TextIO) -> None:
         self._limit = limit
         self._as_json = as_json
         self._out = out
@@ -175,7 +196,7 @@ class Printer:
     def healed(self, report: TableReport) -> None:
         rows = len(report.differences)
         if self._as_json:
-            line = json.dumps({"table": report.table, "verdict": "healed", "rows": rows})
+            line = json.dumps({"table": str(report.table), "verdict": "healed", "rows": rows})
         else:
             line = f"{report.table}  healed: {rows:,} rows are as PostgreSQL has them"
         self._out.write(line + "\n")
@@ -203,4 +224,4 @@ class Printer:
 
 
 def terminal_printer(limit: int, *, as_json: bool) -> Printer:
-    return Printer(limit, as_json=as_json, out=sys.stdout, err=sys.stderr)
+    return Printer(limit, as_json=as_json, out=terminal, err=sys.stderr)

@@ -156,3 +156,43 @@ def test_the_pace_is_kept_while_less_is_behind_than_was_taken() -> None:
 
     assert pace.messages(0.5) == 100
     assert BatchLimits(max_messages=5, max_bytes=2).messages(0.5) == 4
+
+
+class Sessions(Stream):
+    """Transactions with messages in between that open sessions, at a place of no meaning."""
+
+    def __init__(self, *transactions: int, sessions_at: tuple[int, ...]) -> None:
+        super().__init__(*transactions)
+        for sequence in sessions_at:
+            self.marks.insert(
+                sequence - 1,
+                Mark(commit_lsn=0, ordinal=0, last=True, commit_ts="", is_session=True),
+            )
+
+
+@pytest.mark.parametrize("sequence", range(1, 10))
+@pytest.mark.parametrize("count", range(1, 12))
+def test_no_commit_is_taken_from_a_message_that_opens_a_session(sequence: int, count: int) -> None:
+    """Its place may be 0, or another database's: a cut there would be no state of this one."""
+    stream = Sessions(3, 2, 3, sessions_at=(sequence,))
+    before = Mark(commit_lsn=50, ordinal=0, last=True, commit_ts="")
+    first, taken = 1, []
+    while batch := plan_batch(first, len(stream.marks), count, stream.look, before):
+        taken.append(batch.commit_lsn)
+        first = batch.last + 1
+        before = Mark(commit_lsn=batch.commit_lsn, ordinal=0, last=True, commit_ts="")
+        inside = [m for m in stream.marks[: batch.last] if not m.is_session]
+        assert not inside or inside[-1].last, "a transaction was cut"
+
+    assert first == len(stream.marks) + 1, "a message left over would count as missing one day"
+    assert set(taken) <= {50, 100, 200, 300}
+    assert taken == sorted(taken)
+
+
+def test_a_new_lake_does_not_begin_with_a_session() -> None:
+    """It stands at no commit yet that such a message could belong to."""
+    stream = Sessions(2, sessions_at=(1, 1))
+    assert plan_batch(1, 2, 1, stream.look) is None
+    batch = plan_batch(1, 4, 1, stream.look)
+    assert batch
+    assert (batch.last, batch.commit_lsn) == (4, 100)

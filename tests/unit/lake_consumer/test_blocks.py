@@ -192,6 +192,7 @@ def test_an_unknown_revision_is_asked_for_and_a_lost_one_refused() -> None:
 
     assert [(r["token"], r["revision"], r["first"]) for r in lacking.to_pylist()] == [("t", 9, 1)]
     assert lacking.schema == BLOCKS
+    assert lacking["is_lacking"].to_pylist() == [True]
     maker = BlockMaker({"t": plan()}, frozenset({("t", 9)}))
     maker.add(1, b"cdc.t.insert", change, 10)
     maker.add(2, b"cdc.t.insert", message("INSERT", row(2)), 10)
@@ -199,7 +200,7 @@ def test_an_unknown_revision_is_asked_for_and_a_lost_one_refused() -> None:
     assert refused.sequence == 1
     assert "revision 9" in refused.reason
     [left] = list(maker.emit())
-    assert left["rows"].to_pylist() == [1]
+    assert (left["rows"].to_pylist(), left["is_lacking"].to_pylist()) == ([1], [False])
 
 
 def test_one_bad_value_among_many_is_found() -> None:

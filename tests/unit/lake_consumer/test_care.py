@@ -51,6 +51,15 @@ def test_the_newest_stamp_stays_behind_unstamped_commits() -> None:
     assert gone == [1]
 
 
+def test_the_way_to_a_stamp_ends_where_history_does() -> None:
+    """A parent may have expired already, and is then none of the table's snapshots."""
+    history = [_snapshot(3, stamped=False), _snapshot(4, stamped=False), _snapshot(9)]
+
+    gone = plan_expiry(history, 4, (), older_than=START + timedelta(days=1))
+
+    assert gone == [9]
+
+
 def _row(table: str | None, sequence: int, snapshot: int | None = None) -> CutRow:
     return CutRow(
         table=table,

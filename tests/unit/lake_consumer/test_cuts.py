@@ -1,11 +1,16 @@
+"""Which state a reader is shown, and what must never pass for it."""
+
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from lake_consumer.cuts import CutBook, CutRow, When, parse_when
+from lake_consumer.cuts import CutBook, CutRow, TableNames, When, parse_when
+from lake_consumer.ddl_plan import Former
 from lake_consumer.errors import BadOption, NotReached, NotReadable
+from schemas.names import TableName
 from schemas.positions import Lsn
 
 NOON = datetime(2025, 12, 8, 12, tzinfo=UTC)
@@ -114,3 +119,73 @@ def test_cuts_are_listed_with_the_tables_they_touched() -> None:
         (40, ("public.a",)),
         (50, ("public.a",)),
     ]
+
+
+def test_a_mirror_rebuilt_at_a_cut_can_be_read_at_that_cut() -> None:
+    """The stream may stand still meanwhile: the same cut says first that it cannot, then how."""
+    rows = [row(10, "public.a", 101), row(20, "public.a", 102), row(20, "public.a", None)]
+    book = CutBook(rows)
+
+    assert book.mirror_snapshot("public.a", book.at(None)) == 102
+    assert book.unreadable() == set()
+
+
+def test_tables_that_cannot_be_read_now_are_those_whose_newest_row_has_no_snapshot() -> None:
+    rows = [
+        row(10, "public.a", 101),
+        row(10, "public.b", None),
+        row(20, "public.a", None),
+        row(20, "public.b", 201),
+        row(30, None, None),
+    ]
+
+    assert CutBook(rows).unreadable() == {"public.a"}
+
+
+def test_a_table_that_is_gone_is_read_only_as_it_was() -> None:
+    """Whatever its last snapshot shows, the table is not that any more."""
+    gone = replace(row(20, "public.a", 101), gone_since=20 * 0x100)
+    book = CutBook([row(10, "public.a", 101), gone])
+
+    assert book.mirror_snapshot("public.a", book.at(Lsn(10 * 0x100))) == 101
+    with pytest.raises(NotReadable, match="gone since 0/1400"):
+        book.mirror_snapshot("public.a", book.at(None))
+
+
+def test_a_cut_without_a_change_log_says_so() -> None:
+    book = CutBook([row(10, "public.a", 101, log=None)])
+
+    with pytest.raises(NotReadable, match="not part of cut"):
+        book.log_snapshot("public.a", book.at(None))
+
+
+A, B, C = (TableName("public", name) for name in "abc")
+
+
+def former(now: TableName, name: TableName, until: int) -> Former:
+    return Former(table=now, name=name, relation=1, until=until)
+
+
+def test_a_table_is_called_what_it_was_called_at_the_cut() -> None:
+    """Renamed from a to b after 10, and to c after 20, whatever order that is told in."""
+    names = TableNames([former(C, B, 20), former(C, A, 10), former(A, B, 5)])
+
+    assert [names.name_at(C, at) for at in (1, 10, 11, 20, 21)] == [A, A, B, B, C]
+    assert names.name_at(B, 1) == B
+
+
+def test_tables_that_swapped_names_answer_to_the_ones_of_the_time() -> None:
+    names = TableNames([former(A, B, 10), former(B, A, 10)])
+
+    assert names.names_at([A, B], 10) == {A: B, B: A}
+    assert names.names_at([A, B], 11) == {A: A, B: B}
+
+
+def test_the_present_name_does_where_no_table_had_it_then() -> None:
+    """Else it means the table that had it, which another one has moved away from since."""
+    names = TableNames([former(C, A, 10)])
+
+    assert names.names_at([B, C], 10) == {A: C, C: C, B: B}
+    assert names.names_at([A, C], 10)[A] == C
+    moved_on = TableNames([former(B, A, 10)])
+    assert moved_on.names_at([B], 10) == {A: B, B: B}

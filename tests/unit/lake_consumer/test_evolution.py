@@ -102,6 +102,7 @@ def test_a_name_used_again_is_another_column() -> None:
         ("int32", "int64"),
         ("float32", "float64"),
         ("decimal(10,2)", "decimal(12,2)"),
+        ("decimal(9,2)", "decimal(10,2)"),
         ("decimal", "text"),
     ],
 )
@@ -118,6 +119,8 @@ def test_wider_types_are_followed_in_place(before: str, after: str) -> None:
         ("text", "int32"),
         ("int64", "int32"),
         ("decimal(10,2)", "decimal(10,3)"),
+        ("decimal(20,2)", "decimal(12,2)"),
+        ("decimal(10,2)", "int32"),
         ("uuid", "text"),
         ("json", "text"),
         ("text", "json"),
@@ -142,6 +145,31 @@ def test_the_log_sets_aside_what_cannot_become_what_it_is_now() -> None:
     assert steps == [SetAside(NAME, aside), AddColumn(wanted[1])]
     again = plan_log((ID, aside, wanted[1]), (ID, NAME))
     assert [step.after.name for step in again if isinstance(step, SetAside)] == ["name__2_"]
+
+
+@pytest.mark.parametrize("type", ["uuid", "json", "list<json>"])
+def test_any_column_can_stay_what_it_is(type: str) -> None:
+    """A uuid or a document is refused as something else, never as itself."""
+    assert plan_mirror("t", (column(3, "age", type),), (column(3, "age", type),)) == []
+    assert can_hold(parse_type(type), parse_type(type))
+
+
+def test_a_column_steps_aside_to_a_name_that_is_free() -> None:
+    """Neither a column of the log has it, wherever that stands, nor one the table has now."""
+    held = (ID, NAME, replace(column(2, "name__2", "int64"), aside=True))
+    wanted = (ID, column(2, "name", "int32"), column(4, "name__2_"))
+
+    steps = plan_log(held, wanted)
+
+    assert steps[0] == SetAside(NAME, replace(NAME, name="name__2__", aside=True))
+
+
+def test_the_log_of_a_table_made_anew_twice_tells_all_three_apart() -> None:
+    oldest = replace(column(1, "key", "int32"), relation=66)
+
+    steps = plan_log((oldest, ID), (column(1, "code"),), left=77)
+
+    assert steps == [SetAside(ID, replace(ID, relation=77)), AddColumn(column(1, "code"))]
 
 
 def test_the_log_of_a_table_made_anew_keeps_the_columns_of_the_old_one() -> None:
@@ -172,6 +200,14 @@ def test_each_revision_finds_its_own_columns_in_the_log() -> None:
     assert names_in(old, held) == ("key", None, None, None)
 
 
+def test_a_change_goes_to_the_column_the_table_has_now_if_it_fits() -> None:
+    """Also where a wider one of another revision was added to the log behind it."""
+    held = (ID, column(2, "v", "int32"), replace(column(2, "v__2", "int64"), aside=True))
+
+    assert names_in(make_shape("t", {"id": "int32", "v": "int32"}), held) == ("id", "v", None)
+    assert names_in(make_shape("t", {"id": "int32", "v": "int64"}), held) == ("id", None, "v")
+
+
 def test_a_mirror_that_is_rebuilt_takes_any_shape() -> None:
     """Its rows are written again, so a column may be another one of the same name."""
     wanted = (ID, column(2, "name", "int32"))
@@ -190,6 +226,12 @@ def test_a_column_describes_itself() -> None:
     assert read_doc("note", "somebody's own column") is None
 
 
+def test_only_what_the_table_has_or_had_last_is_current() -> None:
+    assert AGE.is_current
+    assert not replace(AGE, aside=True).is_current
+    assert not replace(AGE, relation=77).is_current
+
+
 def test_a_log_that_is_past_a_revision_makes_room_for_its_columns() -> None:
     """A snapshot or KV may tell the newest shape while older changes are still in the stream."""
     newest = make_shape("t", {"id": "int32", "v": "int64"})
@@ -203,6 +245,18 @@ def test_a_log_that_is_past_a_revision_makes_room_for_its_columns() -> None:
     assert names_in(earlier, (*held, aside, dropped)) == ("id", None, "v", "gone")
     assert names_in(newest, (*held, aside, dropped)) == ("id", "v", None, None)
     assert plan_earlier((*held, aside, dropped), earlier, newest) == []
+
+
+def test_columns_of_an_earlier_revision_get_names_of_their_own() -> None:
+    """One that makes room may take the very name that the next one has."""
+    newest = make_shape("t", {"id": "int32", "v": "int64"})
+    earlier = make_shape("t", {"id": "int32", "v": "text", "v__2": "date"})
+
+    steps = plan_earlier((ID, column(2, "v", "int64")), earlier, newest)
+
+    assert [step.column.name for step in steps if isinstance(step, AddColumn)] == [
+        "v__2", "v__2__3",
+    ]  # fmt: skip
 
 
 def test_a_log_makes_room_for_the_table_that_was_there_before() -> None:
@@ -227,3 +281,58 @@ def test_renames_name_only_columns_that_are_called_otherwise_now() -> None:
     renames = renames_in({1: before, 2: after}, columns_of(after))
 
     assert renames == {(1, "a"): "b", (1, "b"): "a"}
+
+
+def take(held: tuple[LakeColumn, ...], steps: list[Step]) -> tuple[LakeColumn, ...]:
+    """The columns after the steps, refusing a name that is taken."""
+    columns = {c.name: c for c in held}
+    for step in steps:
+        match step:
+            case AddColumn(c):
+                assert c.name not in columns
+                columns[c.name] = c
+            case SetAside(before, after):
+                assert columns.pop(before.name) == before
+                assert after.name not in columns
+                columns[after.name] = after
+            case RenameColumn(before, after):
+                assert after not in columns
+                columns[after] = replace(columns.pop(before), name=after)
+            case WidenColumn(c):
+                columns[c.name] = c
+            case DropColumn(c):
+                del columns[c.name]
+    return tuple(columns.values())
+
+
+def test_a_relation_that_comes_back_has_its_columns_back() -> None:
+    """Two tables swap names, and swap again: values must not go where the first ones are."""
+    columns = {"id": "int32", "name": "text"}
+    first, second = (make_shape("t", columns, relation=relation) for relation in (66, 77))
+    start = (ID, NAME)
+    once = take(start, plan_log(start, (ID, NAME), left=66, now=77))
+    again = take(once, plan_log(once, (ID, NAME), left=77, now=66))
+
+    assert {c for c in again if c.is_current} == {ID, NAME}
+    assert len(again) == 4
+    called = dict(zip((c.name for c in again), names_in(first, again), strict=True))
+    assert (called["id"], called["name"]) == ("id", "name")
+    other = dict(zip(again, names_in(second, again), strict=True))
+    assert {c.relation for c, name in other.items() if name is not None} == {77}
+    third = take(again, plan_log(again, (ID, NAME), left=66, now=77))
+    assert {c for c in third if c.is_current} == {ID, NAME}
+    assert len(third) == 4
+
+
+def test_of_columns_that_come_back_one_is_the_tables() -> None:
+    """A log that met an earlier revision late may have two columns for one attnum."""
+    wide = column(1, "id", "int64")
+    held = (
+        replace(ID, name="id__1", relation=66),
+        replace(wide, name="id__1_", relation=66),
+        replace(NAME, name="name__2", relation=66),
+        NAME,
+    )
+    found = take(held, plan_log(held, (wide, column(2, "name", "int32")), left=77, now=66))
+    assert {c for c in found if c.is_current} == {wide, column(2, "name", "int32")}
+    assert [c.relation for c in found if c.aside] == [None, None]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +13,7 @@ from lake_consumer.iceberg.decode import Decoder
 from lake_consumer.iceberg.filling import fill_added
 from lake_consumer.shapes import ShapeBook, shape_properties
 from schemas.events import Change
+from schemas.names import TableName
 from schemas.shapes import NO_FILL, TableShape
 from tests.support.lake import change, make_shape
 
@@ -102,3 +104,87 @@ def test_a_shape_with_bytes_survives_in_properties() -> None:
 
     assert held is not None
     assert default_of(held.columns[-1]) == default_of(shape.columns[-1]) == "00FF"
+
+
+def announced(*shapes: TableShape) -> ShapeBook:
+    """A book that has read these revisions, from 1 on, in the stream."""
+    book = ShapeBook(lambda *_: None)
+    for revision, shape in enumerate(shapes, start=1):
+        book.learn(shape.to_map(timestamp=AT, lsn=0, source="7/1"), revision)
+    return book
+
+
+def test_a_column_that_is_announced_again_keeps_its_fill() -> None:
+    """A bridge may announce it without: rows that existed still hold the value."""
+    filled, bare = added("int32", 5), added("int32", NO_FILL)
+    renamed = added("int32", NO_FILL, name="d")
+    book = announced(USERS, filled, bare, renamed)
+
+    found = book.find_all(USERS.name, [1, 2, 3, 4])
+
+    assert [shape.columns[-1].fill for shape in found.values()] == [NO_FILL, 5, 5, 5]
+    assert defaults_of(found[4]) == {2: 5}
+    assert [fill.value for fill in fills_in(found, found[4])] == [5]
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        replace(added("int32", NO_FILL), rewritten=True),
+        replace(added("int32", NO_FILL), relation_id=9),
+        added("int32", None),
+        added("text", NO_FILL),
+    ],
+    ids=["rewritten", "another table", "says NULL", "another type"],
+)
+def test_a_fill_ends_with_what_it_was_said_of(later: TableShape) -> None:
+    """Rows that were written again hold what a snapshot shows."""
+    book = announced(USERS, added("int32", 5), later)
+
+    assert book.find(USERS.name, 3).columns[-1].fill is later.columns[-1].fill
+
+
+def test_a_fill_is_inherited_from_the_shape_that_a_log_has() -> None:
+    book = ShapeBook(lambda *_: added("int32", NO_FILL).to_map(timestamp=AT, lsn=0, source=""))
+    book.learn_properties(shape_properties(added("int32", 5), 2))
+
+    assert book.find(USERS.name, 7).columns[-1].fill == 5
+
+
+def test_thousands_of_revisions_are_resolved_once_each() -> None:
+    """A table that is altered every hour has them after a few months, and each has a past."""
+    bare = added("int32", NO_FILL)
+    book = announced(USERS, added("int32", 5), *[bare] * 1_500)
+
+    found = book.find_all(USERS.name, [1, 2, 1_502])
+
+    assert {shape.columns[-1].fill for revision, shape in found.items() if revision > 1} == {5}
+    assert book.find(USERS.name, 1_502) is found[1_502]
+
+
+def test_a_shape_of_one_table_costs_nothing_for_the_others() -> None:
+    """With thousands of tables, looking through all of them for each would take minutes."""
+    fields = added("int32", 5).to_map(timestamp=AT, lsn=0, source="7/1")
+    book = ShapeBook(lambda *_: None)
+    names = [TableName("public", f"t{at}") for at in range(20_000)]
+    for name in names:
+        book.learn(fields, 1, table=name)
+
+    started = time.process_time()
+    found = [book.find(name, 1) for name in names]
+
+    assert [shape.name for shape in found] == names
+    assert time.process_time() - started < 2
+
+
+def test_an_earlier_revision_that_is_learned_late_counts() -> None:
+    """The one that a log holds may be learned before the ones that its changes have."""
+    filled, bare = added("int32", 5), added("int32", NO_FILL)
+    book = announced(USERS)
+    shapes = {2: filled, 3: replace(bare, rewritten=True), 4: bare}
+    fills = []
+    for revision in (4, 2, 3):
+        book.learn(shapes[revision].to_map(timestamp=AT, lsn=0, source="7/1"), revision)
+        fills.append(book.find(USERS.name, 4).columns[-1].fill)
+
+    assert fills == [NO_FILL, 5, NO_FILL]

@@ -41,7 +41,9 @@ def write(tmp_path: Path, table: pa.Table, rows_per_group: int = 3) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("rows", [[1, 3, 5, 7], [7, 1, 5, 3], [3, 3, 1, 9], [], [4]])
+@pytest.mark.parametrize(
+    "rows", [[1, 3, 5, 7], [7, 1, 5, 3], [3, 3, 1, 9], [1, 3, 3, 9], [7, 3], [], [4], [5]]
+)
 def test_integers_are_found_sorted_or_not(rows: list[int]) -> None:
     """The quick way counts on an order that not every file has."""
     keys = np.array([3, 4, 7], dtype=np.int64)
@@ -110,6 +112,66 @@ def test_row_groups_without_any_of_the_keys_are_not_read(
 
     assert found.tolist() == [4, 29]
     assert read == [1, 9]
+
+
+def test_row_groups_without_statistics_are_read(tmp_path: Path) -> None:
+    """Nothing says which keys they have."""
+    column = field("id", pa.int64(), 1)
+    path = tmp_path / "plain.parquet"
+    rows = pa.table([pa.array(range(6))], schema=pa.schema([column]))
+    pq.write_table(rows, path, row_group_size=3, write_statistics=False)
+    held = HeldKeys([write_ipc(pa.table({"_k0": [4]}))], (1,), target(tmp_path, column))
+
+    assert KeySearch(held).find(pq.ParquetFile(path)).tolist() == [4]
+
+
+def test_integers_are_told_apart_also_beside_a_null(tmp_path: Path) -> None:
+    """As floating-point numbers, which have NaN for NULL, these two would be one."""
+    column, large = field("id", pa.int64(), 1), 2**53
+    rows = pa.table([pa.array([large, None, large + 1])], schema=pa.schema([column]))
+    keys = write_ipc(pa.table({"_k0": [large + 1]}))
+    held = HeldKeys([keys], (1,), target(tmp_path, column))
+
+    assert KeySearch(held).find(pq.ParquetFile(write(tmp_path, rows))).tolist() == [2]
+
+
+def test_columns_without_an_id_are_not_looked_at(tmp_path: Path) -> None:
+    column, own = field("id", pa.int64(), 1), pa.field("own", pa.int64())
+    noted = pa.field("noted", pa.int64(), metadata={"by": "somebody"})
+    rows = pa.table(
+        [pa.array([5]), pa.array([6]), pa.array([7])], schema=pa.schema([own, noted, column])
+    )
+    held = HeldKeys([write_ipc(pa.table({"_k0": [7]}))], (1,), target(tmp_path, column))
+
+    assert KeySearch(held).find(pq.ParquetFile(write(tmp_path, rows))).tolist() == [0]
+
+
+def test_every_file_of_every_table_is_searched(tmp_path: Path) -> None:
+    """One table that cannot be searched, and a file without any of the keys, hide no other."""
+    column = field("id", pa.int64(), 1)
+    older = write(
+        tmp_path, pa.table([pa.array([7])], schema=pa.schema([field("id", pa.int64(), 9)]))
+    )
+    empty, full = (
+        write(tmp_path, pa.table([pa.array(keys)], schema=pa.schema([column])))
+        for keys in ([1, 2], [3, 7])
+    )
+    held = HeldKeys([write_ipc(pa.table({"_k0": [7]}))], (1,), target(tmp_path, column))
+    finder = Finder(SimpleNamespace(value={"old": held, "t": held}))  # type: ignore[arg-type]
+
+    found = list(
+        finder(
+            [
+                FileToSearch("old", older, None),
+                FileToSearch("t", empty, None),
+                FileToSearch("t", full, None),
+            ]
+        )
+    )
+
+    assert [(token, vector and vector.data_path) for token, vector in found] == [
+        ("old", None), ("t", full),
+    ]  # fmt: skip
 
 
 def test_a_file_without_the_keys_column_is_not_searched(tmp_path: Path) -> None:

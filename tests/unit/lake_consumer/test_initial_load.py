@@ -48,6 +48,7 @@ def test_units_cover_every_chunk_once_in_order(chunks: int, rows: int) -> None:
 
     assert [n for unit in units for n in range(unit.first, unit.last + 1)] == list(range(chunks))
     assert all(unit.last - unit.first < UNIT_CHUNKS for unit in units)
+    assert rows - len(units) <= sum(unit.rows for unit in units) <= rows
 
 
 def test_chunks_of_many_rows_make_smaller_units() -> None:
@@ -127,3 +128,10 @@ def test_progress_says_what_is_left() -> None:
 
     assert fields == {"rows": 500, "total": 2000, "rate": "100/s", "seconds_left": "15"}
     assert Progress(rows=0, total=9, seconds=0.0).fields["seconds_left"] == "unknown"
+
+
+def test_a_unit_costs_what_it_has_of_a_round_in_chunks_or_in_rows() -> None:
+    """The same for a unit late in the snapshot as for the first."""
+    assert Unit("s", 3 * UNIT_CHUNKS, 4 * UNIT_CHUNKS - 1, 0).cost == 1
+    assert Unit("s", UNIT_CHUNKS, UNIT_CHUNKS, 0).cost == 1 / UNIT_CHUNKS
+    assert Unit("s", 7, 7, LANE_ROWS // 2).cost == 0.5

@@ -10,8 +10,9 @@ import psutil
 import pytest
 from pyiceberg.catalog import load_catalog
 
+from lake_consumer import catalogs
 from lake_consumer.catalogs import CatalogUri
-from lake_consumer.errors import NoLake, NoLakeYet
+from lake_consumer.errors import CatalogLocked, NoLake, NoLakeYet
 from lake_consumer.iceberg.names import CATALOG, LakeName
 from lake_consumer.iceberg.reading import LakeReader, read_statuses
 
@@ -60,3 +61,61 @@ def test_a_catalog_that_cannot_be_read_is_not_taken_for_an_empty_one(tmp_path: P
         read_statuses(CatalogUri(f"sqlite:///{file}"), f"file://{tmp_path}")
 
     assert not isinstance(raised.value, NoLakeYet)
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[CatalogUri, str]:
+    """A lake with one table; nobody waits long for its catalog."""
+    monkeypatch.setattr(catalogs, "_BUSY_SECONDS", 0.05)
+    uri, warehouse = CatalogUri(f"sqlite:///{tmp_path}/catalog.db"), f"file://{tmp_path}"
+    catalog = load_catalog(CATALOG, **uri.pyiceberg(), warehouse=warehouse)
+    for namespace in ("_bridge", "public", "a.b"):
+        catalog.create_namespace((namespace,))
+    catalog.close()
+    with LakeReader(uri, warehouse) as lake:
+        lake.set_properties(LakeName("public", "t"), {})
+    return uri, warehouse
+
+
+def test_a_catalog_that_another_process_holds_is_said_to_be_locked(
+    made: tuple[CatalogUri, str],
+) -> None:
+    """After a wait, for readers as for who leaves a request."""
+    uri, warehouse = made
+    with LakeReader(uri, warehouse) as lake, closing(sqlite3.connect(str(uri.sqlite_file))) as held:
+        held.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(CatalogLocked, match="another process holds the catalog"):
+            lake.names()
+        with pytest.raises(CatalogLocked):
+            lake.load(LakeName("public", "t"))
+        with pytest.raises(CatalogLocked):
+            lake.set_properties(LakeName("public", "t"), {"a": "b"})
+        with pytest.raises(CatalogLocked):
+            LakeReader(uri, warehouse)
+        held.rollback()
+
+        assert lake.names() == [LakeName("public", "t")]
+
+
+def test_a_schema_with_dots_is_one_name(made: tuple[CatalogUri, str]) -> None:
+    with LakeReader(*made) as lake:
+        lake.set_properties(LakeName("a.b", "c"), {"x": "y"})
+
+        assert LakeName("a.b", "c") in lake.names()
+        assert lake.load(LakeName("a.b", "c")).properties["x"] == "y"
+
+
+def test_metadata_that_maintenance_removed_meanwhile_is_read_again(
+    made: tuple[CatalogUri, str],
+) -> None:
+    """What was loaded a moment ago names manifests that are expired now."""
+    tries: list[int] = []
+
+    def read() -> str:
+        tries.append(1)
+        if len(tries) < 3:
+            raise FileNotFoundError("Cannot open file, does not exist: snap-1.avro")
+        return "rows"
+
+    with LakeReader(*made) as lake:
+        assert lake.read(read) == "rows"

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from lake_consumer.columns import LakeColumn, columns_of
 from lake_consumer.tablestates import (
     LIVE,
     TableState,
@@ -11,6 +12,7 @@ from lake_consumer.tablestates import (
     first_state,
     gone,
     loading,
+    names_given_up,
     next_state,
     note_gap,
     parked,
@@ -19,6 +21,7 @@ from lake_consumer.tablestates import (
     why_unusable,
 )
 from schemas.shapes import TableShape
+from schemas.types import parse_type
 from tests.support.lake import make_shape
 
 USERS = make_shape("users", {"id": "int32", "name": "text"})
@@ -59,33 +62,47 @@ def test_what_no_change_tells_of_is_loaded_anew(after: TableShape) -> None:
 
 
 @pytest.mark.parametrize(
-    ("after", "kind"),
+    ("after", "given_up"),
     [
-        ({"id": "int32", "day": "date", "till": "date"}, "live"),
-        ({"id": "int32", "day": "date"}, "live"),
-        ({"id": "int32", "from": "date", "till": "date"}, "loading"),
-        ({"id": "int32", "till": "date", "day": "date"}, "loading"),
-        ({"number": "int32", "day": "date", "till": "date"}, "live"),
+        ({"id": 1, "day": 2, "till": 3}, set()),
+        ({"id": 1, "day": 2}, set()),
+        ({"id": 1, "from": 2, "till": 3}, {"day"}),
+        ({"id": 1, "till": 2, "day": 3}, {"day", "till"}),
+        ({"number": 1, "day": 2, "till": 3}, set()),
+        ({"id": 1, "day": 4, "till": 3}, {"day"}),
+        ({"id": 1, "till": 2}, {"day", "till"}),
+        ({"id": 1, "day": 2, "till": 3, "old": 4}, {"old"}),
+        ({"id": 1, "old": 2, "till": 3}, {"day", "old"}),
+        ({"id": 1, "day": 2, "till": 3, "older": 4}, set()),
+        ({"id": 1, "day": 2, "till": 3, "number": 4}, set()),
     ],
 )
-def test_a_column_whose_values_may_be_noted_by_name_keeps_it(
-    after: dict[str, str], kind: str
+def test_names_by_which_texts_are_of_another_column(
+    after: dict[str, int], given_up: set[str]
 ) -> None:
-    """`infinity` stands in the row's text map under the old name, and would be lost."""
+    """`infinity` stands in the row's text map under the name that its column had."""
     before = make_shape("users", {"id": "int32", "day": "date", "till": "date"})
+    kinds = {name: "int32" if position == 1 else "date" for name, position in after.items()}
+    now = make_shape("users", kinds, positions=after, key=(next(iter(after)),))
+    logged = (
+        *columns_of(before),
+        LakeColumn(8, "old", parse_type("date")),
+        LakeColumn(7, "older", parse_type("date"), relation=5),
+        LakeColumn(9, "number", parse_type("int32")),
+    )
 
-    now = make_shape("users", after, key=(next(iter(after)),))
+    assert names_given_up(before, now, logged) == given_up
+    assert names_given_up(before, now) == given_up - {"old"}
 
-    assert next_state(LIVE, before, now, since=7, can_load=True).kind == kind
 
+def test_a_mirror_with_texts_under_a_wrong_name_is_loaded_again() -> None:
+    def after(misnamed: set[str], state: TableState = LIVE) -> TableState:
+        return next_state(state, USERS, USERS, since=7, can_load=True, misnamed=misnamed)
 
-def test_another_column_that_takes_the_name_finds_no_noted_values() -> None:
-    """A column is dropped and another one gets its name in the same transaction."""
-    before = make_shape("users", {"id": "int32", "day": "date"})
-    added = replace(make_shape("users", {"id": "int32", "x": "int32", "day": "date"}).columns[2])
-    after = replace(before, columns=(before.columns[0], added))
-
-    assert next_state(LIVE, before, after, since=7, can_load=True).kind == "loading"
+    assert after(set()) == LIVE
+    assert after({"day"}).kind == "loading"
+    assert "column day, till gave up its name" in after({"till", "day"}).reason
+    assert after({"day"}, loading("first sight", 3)).since == 7
 
 
 def test_a_type_that_cannot_become_another_is_loaded_from_a_snapshot() -> None:
@@ -135,6 +152,12 @@ def test_the_bridge_knows_what_existing_rows_hold(
 
     assert state.kind == kind
     assert bool(why_unusable(USERS, after)) == (fill is not None)
+
+
+def test_no_format_is_taken_to_hold_constants_unless_that_is_known() -> None:
+    after = with_last_column(NOT_NULL, fill=5)
+
+    assert next_state(LIVE, USERS, after, since=7, can_load=True).kind == "loading"
 
 
 def test_a_parked_mirror_stays_parked_until_its_table_is_another() -> None:

@@ -1,10 +1,9 @@
-"""Verdicts and requests that processes leave for each other in properties."""
+"""Verdicts that processes leave for each other in properties."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from lake_consumer.forget import forget_properties, read_forgets
 from lake_consumer.verifications import (
     VERIFIED_PREFIX,
     Verification,
@@ -31,16 +30,3 @@ def test_what_is_no_verdict_is_left_out() -> None:
     broken = {VERIFIED_PREFIX + "a": "{", VERIFIED_PREFIX + "b": "{}", "owner": "me"}
 
     assert read_verifications(broken) == {}
-
-
-def test_requests_to_forget_come_back_as_they_were_left() -> None:
-    properties = {
-        **forget_properties([ORDERS], purge=True, force=False),
-        **forget_properties([TableName("public", "a")], purge=False, force=True),
-        "bridge.resync.b": "now",
-    }
-
-    assert read_forgets(properties) == {
-        ORDERS: (True, False),
-        TableName("public", "a"): (False, True),
-    }

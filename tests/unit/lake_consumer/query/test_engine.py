@@ -9,7 +9,7 @@ import pytest
 
 from lake_consumer.errors import QueryFailed, UnknownTable
 from lake_consumer.iceberg.names import LakeName
-from lake_consumer.query.command import find
+from lake_consumer.query.command import called_in_postgres, find
 from lake_consumer.query.engine import Parts, Place, answer, read_name, table_names
 from lake_consumer.reading.relations import ArrowRelation, Relation
 
@@ -72,6 +72,47 @@ def test_tables_are_found_as_postgresql_and_spark_call_them(parts: Parts, place:
     assert find(parts, NAMES) == place
 
 
+def test_unquoted_names_fold_to_lower_case_first() -> None:
+    """As in PostgreSQL; what is still ambiguous is never guessed."""
+    names = [LakeName("public", name) for name in ("Odd", "odd", "Even", "EVEN")]
+
+    assert find(("ODD",), names) == ("public", "odd")
+    assert find(("Odd",), names) == ("public", "Odd")
+    with pytest.raises(UnknownTable, match=r"even may be any of public\.Even, public\.EVEN"):
+        find(("even",), names)
+
+
+def test_columns_that_differ_in_case_alone_are_never_shown_for_each_other(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """DuckDB shows the first of them whichever is named."""
+    rows = ds.dataset(pa.table([[1], ["upper"], ["lower"]], names=["id", "Text", "text"]))
+
+    def ask_rows(sql: str) -> list[dict[str, object]]:
+        with answer(sql, lambda _: ("public", "t"), lambda _: ArrowRelation(rows)) as reader:
+            found: list[dict[str, object]] = reader.read_all().to_pylist()
+        return found
+
+    assert ask_rows("FROM t") == [{"id": 1, "Text__2": "upper", "text__3": "lower"}]
+    assert "public.t: columns that differ in case alone are Text__2, text__3" in (
+        capsys.readouterr().err
+    )
+    assert ask_rows("SELECT text__3 AS v FROM t") == [{"v": "lower"}]
+    with pytest.raises(QueryFailed, match="text__3"):
+        ask_rows('SELECT "text" FROM t')
+
+
+def test_tables_that_differ_in_case_alone_are_asked_for_one_at_a_time() -> None:
+    names = [LakeName("public", "Odd"), LakeName("public", "odd")]
+    rows = ArrowRelation(ds.dataset(USERS))
+
+    with (
+        pytest.raises(QueryFailed, match=r"public\.Odd and public\.odd differ"),
+        answer('FROM "Odd", odd', lambda parts: find(parts, names), lambda _: rows),
+    ):
+        pass
+
+
 @pytest.mark.parametrize(
     ("parts", "near"),
     [(("user",), "public.users"), (("orders",), "sales.orders"), (("public", "oders"), "sales")],
@@ -117,3 +158,13 @@ def test_sql_cannot_write_a_file(tmp_path: Path) -> None:
         ask(f"COPY users TO '{tmp_path / 'out.csv'}'")
 
     assert not list(tmp_path.iterdir())
+
+
+def test_tables_of_reserved_schemas_are_known_by_their_name_in_postgresql() -> None:
+    names = [LakeName("_bridge_", "mine"), LakeName("public__changes_", "t"), LakeName("a", "t")]
+    own = [LakeName("_bridge", "cuts"), LakeName("public__changes", "t")]
+
+    assert called_in_postgres([*names, *own]) == {
+        LakeName("_bridge", "mine"): names[0],
+        LakeName("public__changes", "t"): names[1],
+    }

@@ -16,6 +16,7 @@ REFUSED = 'Permission Error: Cannot access file "/lake/a.parquet" - file system 
         'IO Error: Cannot open file "/lake/a.parquet": No such file or directory',
         "Failed to open local file '/lake/a.parquet'. Detail: [errno 2] No such file or directory",
         "Path does not exist '/lake/a.parquet'",
+        "Cannot open file, does not exist: /lake/a.parquet",
         REFUSED,
         REFUSED.replace(".parquet", ".parquet/**/*.parquet"),
     ],

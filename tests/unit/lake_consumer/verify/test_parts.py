@@ -51,6 +51,25 @@ def test_every_unseen_id_is_within_the_bounds() -> None:
             assert xid >= low or (wrapped is not None and xid <= wrapped)
 
 
+@pytest.mark.parametrize("xmin", [5_000, (1 << 32) - 2, (1 << 33) - 1, (1 << 31) + 5])
+def test_bounds_leave_out_what_the_snapshot_has_seen_for_long(xmin: int) -> None:
+    """Else every file of the log would be read."""
+    low, wrapped = SeenTransactions(xmin, xmin + 3, frozenset({xmin})).oldest_unseen
+
+    for whole in (xmin - 1, xmin - 2_000, max(3, xmin - (1 << 31) + 2)):
+        xid = whole % (1 << 32)
+        assert xid < low
+        assert wrapped is None or xid > wrapped
+
+
+def test_an_id_that_has_wrapped_since_is_not_seen() -> None:
+    """The log is ahead of the snapshot, which was taken at the end of an epoch."""
+    seen = SeenTransactions.parse(f"{(1 << 32) - 5}:{(1 << 32) - 5}:")
+
+    assert seen.sees((1 << 32) - 6)
+    assert not seen.sees(3)
+
+
 @pytest.mark.parametrize(
     ("type", "text", "lake"),
     [
@@ -67,6 +86,8 @@ def test_every_unseen_id_is_within_the_bounds() -> None:
         ("uuid", KEY, UUID(KEY)),
         ("date", "2025-12-08", date(2025, 12, 8)),
         ("bool", "t", True),
+        ("int64", "-7", -7),
+        ("float64", "-0", -0.0),
         ("text", "", ""),
     ],
 )  # fmt: skip
@@ -75,6 +96,15 @@ def test_text_and_native_value_are_one_cell(type: str, text: str, lake: Any) -> 
 
     assert repr(read(text)) == repr(lake_reader(parse_type(type))(lake))
     assert read(None) is None
+    assert lake_reader(parse_type(type))(None) is None
+
+
+def test_a_float_is_its_own_cell_and_nan_is_equal_to_itself() -> None:
+    """A cell may be a key of a dictionary, and -0.0 is not 0.0."""
+    for kind in ("float32", "float64"):
+        read = lake_reader(parse_type(kind))
+        assert [repr(read(value)) for value in (1.5, -0.0, 0.0)] == ["1.5", "-0.0", "0.0"]
+        assert read(float("nan")) == read(float("nan"))
 
 
 @pytest.mark.parametrize(
@@ -125,7 +155,7 @@ def test_a_text_beside_the_column_is_read_as_far_as_it_can_be(
                          "10000-01-01 00:00:00+00", "0001-12-31 23:59:59+00 BC")),
         ("decimal(10,2)", ("0.00", "-0.01", "12345678.90", "NaN", "1.5", "123456789.00", "7")),
         ("decimal(38,10)", ("0.0000000001", "1234567890123456789012345678.0000000001")),
-        ("decimal(3,3)", ("0.001", "-0.999")), ("decimal(5,0)", ("0", "-12345")),
+        ("decimal(3,3)", ("0.001", "-0.999", "1.001")), ("decimal(5,0)", ("0", "-12345")),
         ("decimal(3,-2)", ("99900", "NaN")), ("decimal(50,2)", ("1.50", "NaN")),
         ("decimal", ("1e-40", "0.000")),
     ],
@@ -192,12 +222,16 @@ def test_logged_changes_bring_rows_to_the_cut() -> None:
         LoggedChange(old_key=(3,), key=None, row=None),
         LoggedChange(old_key=None, key=(3,), row=(3, "new", None)),
         LoggedChange(old_key=None, key=(9,), row=(9, "n", "N")),
+        LoggedChange(old_key=None, key=(4,), row=None),
+        LoggedChange(old_key=None, key=(8,), row=(8, "unseen", None), unchanged=frozenset({2})),
     ]
+    rows[(4,)] = (4, "d", "D")
 
     assert replay(rows, changes) == {
         (1,): (1, "a2", "big"), (5,): (5, "b", "B"), (3,): (3, "new", None), (9,): (9, "n", "N"),
+        (8,): (8, "unseen", None),
     }  # fmt: skip
-    assert touched_keys(changes) == {(1,), (2,), (3,), (5,), (9,)}
+    assert touched_keys(changes) == {(1,), (2,), (3,), (4,), (5,), (8,), (9,)}
 
 
 def test_rows_are_told_apart_by_kind_of_difference() -> None:
@@ -210,6 +244,7 @@ def test_rows_are_told_apart_by_kind_of_difference() -> None:
         (2,): "differs", (3,): "missing", (4,): "repeated", (5,): "extra",
     }  # fmt: skip
     assert found[(2,)].columns(["id", "v"]) == {"v": {"postgres": "b", "lake": "x"}}
+    assert [found[key].columns(["id", "v"]) for key in ((3,), (5,))] == [{}, {}]
 
 
 def test_the_order_of_keys_is_by_value_kind_and_text() -> None:
