@@ -3,8 +3,10 @@
 #
 # Run it against any server through psql's own variables (PGHOST, PGUSER, ...), or put it in
 # /docker-entrypoint-initdb.d of the postgres image. A second run adds what is missing and removes
-# nothing; --remove takes only its event triggers away. Names reach SQL only as psql variables and through format(%I), never pasted, and all of it
-# is one transaction: it happens whole or not at all.
+# nothing; --remove takes only its event triggers away. Names reach SQL only as psql variables and
+# through format(%I), never pasted, and all of it is one transaction: it happens whole or not at
+# all. The transaction begins with a search_path on which no role can put functions or operators:
+# a superuser runs this, and would run those of any role that may create them.
 
 # The postgres image sources a script that is not executable, with its own list of files as
 # arguments; the subshell below keeps our settings and our exit out of its shell.
@@ -21,7 +23,8 @@ with CREATEROLE and REPLICATION will do.
 If the role may create event triggers, it installs three (walbridge_ddl, walbridge_drop,
 walbridge_rewrite) with their functions in schema walbridge. They report DDL on published tables
 in the WAL, at its place. They never make a statement fail. The bridge works without them and then
-finds such DDL by polling the catalog. A second run upgrades them.
+finds such DDL by polling the catalog. A second run upgrades them. A schema walbridge, or a function
+in it, that belongs to another role than the current one or a superuser is an error.
 
   --remove   remove the event triggers and their functions, and nothing else
 
@@ -56,6 +59,7 @@ USAGE
     if [ -n "$remove" ]; then
         "${PSQL:-psql}" --no-psqlrc --quiet --set ON_ERROR_STOP=1 --set VERBOSITY=terse \
             --single-transaction --file - <<'SQL'
+SET LOCAL search_path = pg_catalog, pg_temp;
 SET LOCAL client_min_messages = 'warning';
 DROP EVENT TRIGGER IF EXISTS walbridge_ddl;
 DROP EVENT TRIGGER IF EXISTS walbridge_drop;
@@ -96,6 +100,9 @@ SQL
     # The password travels in the environment: arguments are for everybody to see.
     exec "$psql" --no-psqlrc --quiet --tuples-only --no-align \
         --set ON_ERROR_STOP=1 --set VERBOSITY=terse --single-transaction --file - <<'SQL'
+SHOW search_path \gset
+SET LOCAL search_path = pg_catalog, pg_temp;
+
 \getenv role POSTGRES_BRIDGE_USER
 \getenv password POSTGRES_BRIDGE_PASSWORD
 \getenv publication BRIDGE_PUBLICATION
@@ -116,12 +123,17 @@ SELECT set_config('walbridge.role', :'role', true),
 
 -- What was asked for: one row per entry of the list, which is split at commas outside quotes.
 CREATE TEMPORARY TABLE walbridge_asked ON COMMIT DROP AS
-SELECT entry,
+SELECT entry, entry ~ '\.\s*\*$' AS is_schema,
        CASE WHEN entry ~ '\.\s*\*$' THEN to_regnamespace(regexp_replace(entry, '\.\s*\*$', '')) END AS schema,
-       CASE WHEN entry !~ '\.\s*\*$' THEN to_regclass(entry) END AS relation
+       NULL::regclass AS relation
   FROM (SELECT btrim(part[1], E' \t\r\n') AS entry
           FROM regexp_matches(:'tables', '((?:[^,"]|"(?:[^"]|"")*"|")+)', 'g') AS part) AS parts
  WHERE entry <> '';
+-- Unqualified names are those of the role's own search_path, which is in force for one statement
+-- without an operator or an unqualified function.
+SELECT set_config('search_path', :'search_path', true) \g /dev/null
+UPDATE pg_temp.walbridge_asked SET relation = pg_catalog.to_regclass(entry) WHERE NOT is_schema;
+SET LOCAL search_path = pg_catalog, pg_temp;
 
 DO $$
 DECLARE
@@ -184,7 +196,11 @@ SELECT format('ALTER ROLE %I PASSWORD %L', :'role', :'password') \gexec
 SELECT format('GRANT CONNECT ON DATABASE %I TO %I', current_database(), :'role') \gexec
 SELECT format('GRANT USAGE ON SCHEMA %I TO %I', nspname, :'role')
   FROM (SELECT nspname FROM walbridge_wanted
-        UNION SELECT nspname FROM pg_namespace WHERE oid IN (SELECT schema FROM walbridge_asked)) AS schemas \gexec
+        UNION SELECT nspname FROM pg_namespace
+               WHERE oid IN (SELECT schema FROM walbridge_asked)
+                  -- A schema that is empty now may get tables later.
+                  OR current_setting('walbridge.all_tables')::boolean AND nspname <> 'walbridge'
+                     AND nspname !~ '^pg_' AND nspname <> 'information_schema') AS schemas \gexec
 SELECT format('GRANT SELECT ON TABLE %I.%I TO %I', nspname, relname, :'role') FROM walbridge_wanted \gexec
 
 -- Where tables join the publication by themselves, their owners let the bridge read them as well.
@@ -223,45 +239,67 @@ SELECT format('ALTER PUBLICATION %I ADD TABLE %I.%I', :'publication', nspname, r
 
 -- Event triggers that report DDL on published tables in the WAL, where the role may create them.
 -- They only say where to look; the bridge takes the facts from the catalog. An error in them is a
--- warning: no statement fails because of them.
+-- warning: no statement fails because of them. A message has 1,000 events at most: the bridge reads
+-- none with more than 10,000, which no trigger writes.
 DO $install$
+DECLARE
+    stranger text;
+    name text;
 BEGIN
     CREATE SCHEMA IF NOT EXISTS walbridge;
+    SELECT string_agg(DISTINCT format('%s belongs to role %s', what, coalesce(rolname, 'PUBLIC')), ', ') INTO stranger
+      FROM (SELECT 'schema walbridge' AS what, nspowner AS owner FROM pg_namespace WHERE nspname = 'walbridge'
+            UNION ALL
+            SELECT 'the right to create in schema walbridge', a.grantee
+              FROM pg_namespace, aclexplode(nspacl) AS a WHERE nspname = 'walbridge' AND a.privilege_type = 'CREATE'
+            UNION ALL
+            SELECT format('function %s', oid::regprocedure), proowner
+              FROM pg_proc WHERE pronamespace = 'walbridge'::regnamespace) AS owned
+      LEFT JOIN pg_roles AS r ON r.oid = owned.owner
+     WHERE rolname IS DISTINCT FROM current_user AND rolsuper IS DISTINCT FROM true;
+    IF stranger IS NOT NULL THEN
+        RAISE '%. Event triggers run for every role, so a role with rights to their functions could act as any other. Run: DROP SCHEMA walbridge CASCADE; then run this again.', stranger;
+    END IF;
 
     CREATE OR REPLACE FUNCTION walbridge.report(relations oid[], kind text, reason text) RETURNS void
     LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $body$
-        SELECT pg_logical_emit_message(true, 'bridge-ddl', json_build_object('version', 1, 'events', events)::text)
-          FROM (SELECT json_agg(json_build_object('kind', kind, 'relation_id', c.oid::bigint, 'schema', n.nspname,
-                                                  'table', c.relname, 'reason', reason)) AS events
-                  FROM (SELECT DISTINCT coalesce(a.relid, r.oid) AS oid
-                          FROM unnest(relations) AS r(oid)
-                          LEFT JOIN LATERAL pg_partition_ancestors(r.oid) AS a(relid) ON true) AS t
-                  JOIN pg_class AS c ON c.oid = t.oid
-                  JOIN pg_namespace AS n ON n.oid = c.relnamespace
-                 WHERE c.relkind IN ('r', 'p') AND c.relpersistence <> 't'
-                   AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast')
-                   AND (EXISTS (SELECT FROM pg_publication WHERE puballtables)
-                        OR EXISTS (SELECT FROM pg_publication_rel WHERE prrelid = c.oid)
-                        OR EXISTS (SELECT FROM pg_publication_namespace WHERE pnnspid = c.relnamespace))) AS found
-         WHERE events IS NOT NULL;
+        SELECT count(pg_logical_emit_message(true, 'bridge-ddl', content))
+          FROM (SELECT json_build_object('version', 1, 'events', json_agg(event))::text AS content
+                  FROM (SELECT json_build_object('kind', kind, 'relation_id', c.oid::bigint, 'schema', n.nspname,
+                                                 'table', c.relname, 'reason', reason) AS event,
+                               (row_number() OVER () - 1) / 1000 AS part
+                          FROM (SELECT DISTINCT coalesce(a.relid, r.oid) AS oid
+                                  FROM unnest(relations) AS r(oid)
+                                  LEFT JOIN LATERAL pg_partition_ancestors(r.oid) AS a(relid) ON true) AS t
+                          JOIN pg_class AS c ON c.oid = t.oid
+                          JOIN pg_namespace AS n ON n.oid = c.relnamespace
+                         WHERE c.relkind IN ('r', 'p') AND c.relpersistence <> 't'
+                           AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast')
+                           AND (EXISTS (SELECT FROM pg_publication WHERE puballtables)
+                                OR EXISTS (SELECT FROM pg_publication_rel WHERE prrelid = c.oid)
+                                OR EXISTS (SELECT FROM pg_publication_namespace WHERE pnnspid = c.relnamespace))) AS found
+                 GROUP BY part) AS messages;
     $body$;
 
     CREATE OR REPLACE FUNCTION walbridge.on_ddl() RETURNS event_trigger
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $body$
     DECLARE
         relations oid[];
+        types oid[];
         published oid[];
     BEGIN
         IF NOT EXISTS (SELECT FROM pg_publication) THEN
             RETURN;
         END IF;
-        SELECT array_agg(objid) FILTER (WHERE classid = 'pg_class'::regclass), array_agg(r.prrelid)
-          INTO relations, published
+        SELECT array_agg(objid) FILTER (WHERE classid = 'pg_class'::regclass),
+               array_agg(objid) FILTER (WHERE classid = 'pg_type'::regclass), array_agg(r.prrelid)
+          INTO relations, types, published
           FROM pg_event_trigger_ddl_commands() AS d
           LEFT JOIN pg_publication_rel AS r ON d.classid = 'pg_publication_rel'::regclass AND r.oid = d.objid;
-        SELECT relations || array_agg(DISTINCT a.attrelid) INTO relations
-          FROM pg_event_trigger_ddl_commands() AS d
-          JOIN pg_attribute AS a ON d.classid = 'pg_type'::regclass AND a.atttypid = d.objid;
+        -- No index leads from a type to its columns: all columns are read, so only if a type changed.
+        IF types IS NOT NULL THEN
+            SELECT relations || array_agg(DISTINCT attrelid) INTO relations FROM pg_attribute WHERE atttypid = ANY(types);
+        END IF;
         IF relations IS NOT NULL THEN
             PERFORM walbridge.report(relations, 'alter', tg_tag);
         END IF;
@@ -274,33 +312,30 @@ BEGIN
 
     CREATE OR REPLACE FUNCTION walbridge.on_drop() RETURNS event_trigger
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $body$
-    DECLARE
-        events json;
     BEGIN
         IF NOT EXISTS (SELECT FROM pg_publication) THEN
             RETURN;
         END IF;
-        WITH dropped AS (SELECT * FROM pg_event_trigger_dropped_objects() WHERE NOT is_temporary),
-        relation AS (SELECT address_names FROM dropped WHERE object_type = 'publication relation')
-        SELECT json_agg(event) INTO events FROM (
-            SELECT json_build_object('kind', 'drop', 'relation_id', d.objid::bigint, 'schema', d.schema_name,
-                                     'table', d.object_name, 'reason', tg_tag) AS event
-              FROM dropped AS d
-             WHERE d.classid = 'pg_class'::regclass AND d.objsubid = 0 AND d.object_type = 'table'
-               AND (EXISTS (SELECT FROM pg_publication WHERE puballtables)
-                    OR EXISTS (SELECT FROM relation AS r WHERE r.address_names = ARRAY[d.schema_name, d.object_name])
-                    OR EXISTS (SELECT FROM pg_publication_namespace AS p JOIN pg_namespace AS n ON n.oid = p.pnnspid
-                                WHERE n.nspname = d.schema_name))
-            UNION ALL
-            SELECT json_build_object('kind', 'unpublish', 'relation_id', c.oid::bigint, 'schema', n.nspname,
-                                     'table', c.relname, 'reason', tg_tag)
-              FROM relation AS r
-              JOIN pg_namespace AS n ON n.nspname = r.address_names[1]
-              JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relname = r.address_names[2]) AS all_events;
-        IF events IS NOT NULL THEN
-            PERFORM pg_logical_emit_message(true, 'bridge-ddl',
-                                            json_build_object('version', 1, 'events', events)::text);
-        END IF;
+        PERFORM pg_logical_emit_message(true, 'bridge-ddl', content) FROM (
+            WITH dropped AS (SELECT * FROM pg_event_trigger_dropped_objects() WHERE NOT is_temporary),
+            relation AS (SELECT address_names FROM dropped WHERE object_type = 'publication relation')
+            SELECT json_build_object('version', 1, 'events', json_agg(event))::text AS content
+              FROM (SELECT event, (row_number() OVER () - 1) / 1000 AS part FROM (
+                    SELECT json_build_object('kind', 'drop', 'relation_id', d.objid::bigint, 'schema', d.schema_name,
+                                             'table', d.object_name, 'reason', tg_tag) AS event
+                      FROM dropped AS d
+                     WHERE d.classid = 'pg_class'::regclass AND d.objsubid = 0 AND d.object_type = 'table'
+                       AND (EXISTS (SELECT FROM pg_publication WHERE puballtables)
+                            OR ARRAY[d.schema_name, d.object_name] IN (SELECT address_names FROM relation)
+                            OR d.schema_name IN (SELECT n.nspname FROM pg_publication_namespace AS p
+                                                   JOIN pg_namespace AS n ON n.oid = p.pnnspid))
+                    UNION ALL
+                    SELECT json_build_object('kind', 'unpublish', 'relation_id', c.oid::bigint, 'schema', n.nspname,
+                                             'table', c.relname, 'reason', tg_tag)
+                      FROM relation AS r
+                      JOIN pg_namespace AS n ON n.nspname = r.address_names[1]
+                      JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relname = r.address_names[2]) AS events) AS parts
+             GROUP BY part) AS messages;
     EXCEPTION WHEN OTHERS THEN
         RAISE WARNING 'walbridge: % is not reported in the WAL: %', tg_tag, SQLERRM;
     END $body$;
@@ -324,6 +359,11 @@ BEGIN
     IF NOT EXISTS (SELECT FROM pg_event_trigger WHERE evtname = 'walbridge_rewrite') THEN
         CREATE EVENT TRIGGER walbridge_rewrite ON table_rewrite EXECUTE FUNCTION walbridge.on_rewrite();
     END IF;
+    -- Also under session_replication_role = replica; one that was disabled stays so.
+    FOR name IN SELECT evtname FROM pg_event_trigger
+                 WHERE evtname IN ('walbridge_ddl', 'walbridge_drop', 'walbridge_rewrite') AND evtenabled = 'O' LOOP
+        EXECUTE format('ALTER EVENT TRIGGER %I ENABLE ALWAYS', name);
+    END LOOP;
 EXCEPTION WHEN insufficient_privilege THEN
     RAISE NOTICE 'role % may not create event triggers: the bridge finds DDL by polling the catalog', current_user;
 END $install$;

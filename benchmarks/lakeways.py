@@ -113,7 +113,7 @@ class Ways:
     def take(self, changes: Changes, first: str) -> dict[str, float]:
         """Let both ways take a batch, one of them first; gives seconds."""
         batch = self._ready(changes)
-        self._tables.set_stamp(Watermark(self._last, self._last, _COMMITTED))
+        self._tables.set_stamp(Watermark(self._last, self._last, _COMMITTED), {})
         seconds = {OPENED: batch.opened_s}
         for way in sorted(self.ways, key=lambda name: name != first):
             began = time.monotonic()

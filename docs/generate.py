@@ -14,6 +14,7 @@ import bridge.errors
 import bridge.options
 import lake_consumer.cli
 import lake_consumer.config
+import lake_consumer.exitcodes
 import lake_consumer.exporter
 import lake_consumer.metrics
 import lake_consumer.options
@@ -55,6 +56,17 @@ def _options(options: Options) -> str:
     )
 
 
+def _summary(documented: object) -> str:
+    return (documented.__doc__ or "").splitlines()[0]
+
+
+def _lake_exit_codes() -> str:
+    return table(
+        ("Code", "Meaning", "Restart"),
+        ((str(row.code), row.meaning, row.restart) for row in lake_consumer.exitcodes.EXIT_CODES),
+    )
+
+
 def _exit_codes() -> str:
     errors = sorted(bridge.errors.BridgeError.__subclasses__(), key=lambda error: error.exit_code)
     return table(
@@ -62,7 +74,7 @@ def _exit_codes() -> str:
         (
             (
                 str(error.exit_code),
-                f"{error.__name__}: {error.__doc__}",
+                f"{error.__name__}: {_summary(error)}",
                 error.advice,
                 "tries again" if error.disposition.name == "RETRY" else "stops",
             )
@@ -121,6 +133,7 @@ SECTIONS: Mapping[str, Callable[[], str]] = {
     "endpoints": _endpoints,
     "metrics": _metrics,
     "exit-codes": _exit_codes,
+    "lake-exit-codes": _lake_exit_codes,
 }
 
 

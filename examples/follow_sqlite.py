@@ -4,7 +4,9 @@
 
 The hand-over, in any language: ask for snapshots, load them, then read the CDC stream behind the
 first of their `cdc_sequence` and apply the changes whose `commit_lsn` is not below their table's
-`lsn`. Here that is strict: an insert of a row that is there, or an update of none, is an error.
+`lsn`. Here that is strict: an insert of a row that is there, or an update of none, is an error; so
+is a change whose `(commit_lsn, seq)` is not above the one before, and a fork or a gap, after which
+only new snapshots help. One source (one bridge) is assumed.
 """
 
 import asyncio
@@ -21,6 +23,8 @@ import zstandard
 from nats.js.api import ConsumerConfig, DeliverPolicy
 
 EVERYTHING, NEVER = "cdc.>", 1 << 64
+OPERATIONS = ("INSERT", "UPDATE", "DELETE", "TRUNCATE")  # not SCHEMA and MESSAGE
+LSN, SEQ = "cdc.> commit_lsn", "cdc.> seq"
 for kind in (list, dict, bool):
     sqlite3.register_adapter(kind, json.dumps)
 
@@ -116,11 +120,29 @@ class Follower:
             change = decode(await self.body(table := message.subject.split(".")[1], message))
             if not self.db.in_transaction:
                 self.db.execute("BEGIN")
-            if "operation" in change and change["commit_lsn"] >= self.places.get(table, NEVER):
+            self.check_order(message, change)
+            is_change = change.get("operation") in OPERATIONS
+            if is_change and change["commit_lsn"] >= self.places.get(table, NEVER):
                 self.apply(table, change["operation"], change["data"], change.get("key"))
             if change["last"]:
                 self.set_place(EVERYTHING, message.metadata.sequence.stream)
                 self.db.execute("COMMIT")
+
+    def check_order(self, message: Any, change: dict[str, Any]) -> None:
+        """Stop where the order of the source is broken, instead of going back in time."""
+        if message.subject in ("cdc._message.bridge-fork", "cdc._message.bridge-gap"):
+            raise RuntimeError(f"{message.subject}: {change['content']}; begin with a new file")
+        if change.get("operation") not in OPERATIONS:
+            return
+        at = change["commit_lsn"], change["seq"]
+        before = self.places.get(LSN, 0), self.places.get(SEQ, -1)
+        if at <= before:
+            raise RuntimeError(
+                f"stream sequence {message.metadata.sequence.stream} ({message.subject}) is at {at}"
+                f" after {before}: changes were stored again or out of order; nothing was applied"
+            )
+        self.set_place(LSN, at[0])
+        self.set_place(SEQ, at[1])
 
     def apply(self, table: str, operation: str, data: dict[str, Any], key: Any = None) -> None:
         name, columns = quote(table), self.db.execute(f"PRAGMA table_info({quote(table)})")

@@ -6,21 +6,29 @@ The bridge runs in this process, so that a test can step in exactly behind the l
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
 from bridge.app import Bridge
 from bridge.config import read_config
 from bridge.errors import SinkLost
+from bridge.history import StoredEnd
+from bridge.jetstream.provision import stream_config
 from bridge.jetstream.registry import Registry
 from bridge.status import Status
 from examples.embedded import EmbeddedNats, EmbeddedPostgres
 from schemas.names import TableName
-from schemas.positions import Position
+from schemas.positions import Lsn
+from schemas.streams import CDC_STREAM
+from schemas.subjects import is_session_subject
 from tests.conftest import Connection
 from tests.support.stream import administer, read_stream
+
+FENCE = "Nats-Expected-Last-Subject-Sequence"
 
 
 @pytest.fixture
@@ -50,12 +58,17 @@ async def until(reached: Callable[[], bool]) -> None:
         await asyncio.sleep(0.02)
 
 
-def stepping_in(url: str, steps: Iterable[str]) -> Callable[..., Awaitable[Position]]:
+def stepping_in(url: str, steps: Iterable[str]) -> Callable[..., Awaitable[StoredEnd]]:
     """Give a look-up behind which somebody else writes, or the connection is lost."""
-    look_up, left = Registry.stored_position, iter(steps)
+    look_up, left = Registry.stored_end, iter(steps)
 
-    async def stored_position(registry: Registry, tables: Iterable[TableName]) -> Position:
-        found = await look_up(registry, tables)
+    async def stored_end(
+        registry: Registry, tables: Iterable[TableName], meanwhile: Callable[[], None]
+    ) -> StoredEnd:
+        found = await look_up(registry, tables, meanwhile)
+        if not tables:
+            # Before the slot is created; nothing depends on that look staying true.
+            return found
         match next(left, "nothing happens"):
             case "somebody writes":
                 async with administer(url) as js:
@@ -64,7 +77,7 @@ def stepping_in(url: str, steps: Iterable[str]) -> Callable[..., Awaitable[Posit
                 raise SinkLost("for the test")
         return found
 
-    return stored_position
+    return stored_end
 
 
 @pytest.mark.parametrize(
@@ -80,15 +93,90 @@ async def test_what_is_stored_behind_the_look_up_breaks_the_first_link(
     steps: list[str],
 ) -> None:
     """It may be a change of ours that a predecessor had sent; then what follows goes in batches."""
-    monkeypatch.setattr(Registry, "stored_position", stepping_in(nats.url, steps))
+    monkeypatch.setattr(Registry, "stored_end", stepping_in(nats.url, steps))
 
     async with running(bridge):
         connection.execute("INSERT INTO users VALUES (1)")
         await until(lambda: bridge.status.events_published >= 2)
 
     stored = await asyncio.to_thread(read_stream, nats.url)
-    assert [message.subject for message in stored] == [
-        "cdc.others.insert", "cdc.users.schema", "cdc.users.insert",
-    ]  # fmt: skip
-    assert not [name for message in stored for name in message.headers if "Expected" in name]
+    subjects = [message.subject for message in stored]
+    changes = [subject for subject in subjects if not is_session_subject(subject)]
+    assert changes == ["cdc.others.insert", "cdc.users.schema", "cdc.users.insert"]
+    assert len(subjects) - len(changes) == len(steps), "each session in batches opens with one"
+    names = {name for message in stored for name in message.headers if "Expected-Last" in name}
+    assert names == {FENCE, f"{FENCE}-Subject"}
     assert bridge.status.sink_reconnects == len(steps)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+async def test_a_session_that_loses_its_slot_before_it_opens_leaves_no_trace(
+    bridge: Bridge,
+    nats: EmbeddedNats,
+    connection: Connection,
+    monkeypatch: pytest.MonkeyPatch,
+    shared: bool,
+) -> None:
+    """Frozen there, it would supersede the message of the session that has the slot."""
+    confirmed, losses = Bridge._confirmed, iter([True])
+
+    async def lose_slot(self: Bridge, source: Any) -> Lsn:
+        found = await confirmed(self, source)
+        if next(losses, False):
+            slot = "FROM pg_replication_slots WHERE slot_name = %s AND active"
+            name = [bridge._config.slot]
+            connection.execute(f"SELECT pg_terminate_backend(active_pid) {slot}", name)
+            while connection.execute(f"SELECT 1 {slot}", name).fetchone():
+                await asyncio.sleep(0.02)
+        return found
+
+    monkeypatch.setattr(Bridge, "_confirmed", lose_slot)
+    bridge._may_chain = not shared
+
+    async with running(bridge):
+        connection.execute("INSERT INTO users VALUES (1)")
+        await until(lambda: bridge.status.events_published >= 2)
+
+    subjects = [message.subject for message in await asyncio.to_thread(read_stream, nats.url)]
+    assert subjects[-2:] == ["cdc.users.schema", "cdc.users.insert"]
+    assert len(subjects) - 2 == shared
+    assert bridge.status.source_reconnects == 1
+    assert bridge.status.sessions == 1
+
+
+async def test_a_stream_that_was_removed_and_created_again_is_gone_on_with(
+    bridge: Bridge, nats: EmbeddedNats, connection: Connection
+) -> None:
+    """It is empty, and the message that opens a session has to stand somewhere."""
+    async with running(bridge):
+        connection.execute("INSERT INTO users VALUES (1)")
+        await until(lambda: bridge.status.events_published >= 2)
+        async with administer(nats.url) as js:
+            await js.delete_stream(CDC_STREAM.name)
+            await js.add_stream(stream_config(CDC_STREAM))
+        connection.execute("INSERT INTO users VALUES (2)")
+        await until(lambda: bridge.status.events_published >= 4)
+
+    stored = await asyncio.to_thread(read_stream, nats.url)
+    assert [m.fields["data"]["id"] for m in stored if m.subject == "cdc.users.insert"][-1:] == [2]
+
+
+async def test_a_bridge_that_waits_for_older_batches_stops_when_it_is_told_to(
+    bridge: Bridge, nats: EmbeddedNats, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The wait is as long as a process manager's patience."""
+    bridge._may_chain = False
+    async with running(bridge):
+        pass
+    bridge._may_chain = True
+    bridge._stop.clear()
+    with caplog.at_level("INFO", "bridge.jetstream"):
+        again = asyncio.create_task(bridge.run())
+        await until(lambda: "waiting at least 12 s" in caplog.text)
+        bridge._stop.set()
+        async with asyncio.timeout(5):
+            await again
+
+    last = (await asyncio.to_thread(read_stream, nats.url))[-1]
+    assert is_session_subject(last.subject)
+    assert json.loads(last.fields["content"])["shared"], "the next session has to wait"

@@ -20,8 +20,9 @@ from examples.embedded import EmbeddedNats, EmbeddedPostgres
 from schemas.shapes import TableShape
 from schemas.streams import CDC_STREAM
 from tests.conftest import Connection
+from tests.support.bridge import wait_for
 from tests.support.rig import Rig, announced, changes_of, story_of
-from tests.support.stream import administer
+from tests.support.stream import administer, read_stream
 
 
 @pytest.fixture
@@ -276,8 +277,10 @@ def test_an_older_shape_does_not_hide_the_current_one(rig: Rig) -> None:
 
     rig.start()
 
+    wait_for(lambda: len(announced(read_stream(rig.nats.url), "t")) == 2, "the column c")
     assert [_attnums(shape) for shape in announced(rig.stream(), "t")] == [
-        {"id": 1, "a": 2, "b": 3}
+        {"id": 1, "a": 2, "b": 3},
+        {"id": 1, "b": 3, "c": 4},
     ]
     assert _attnums(rig.shapes("t")[-1]) == {"id": 1, "b": 3, "c": 4}
 

@@ -24,7 +24,7 @@ from lake_consumer.iceberg.lake import Lake
 from lake_consumer.iceberg.maintenance import STEPS, Caretaker
 from lake_consumer.iceberg.table import Cut, TableApplier
 from lake_consumer.tablestates import SINCE_PROPERTY, STATE_PROPERTY
-from schemas.shapes import TableShape
+from schemas.shapes import NO_FILL, TableShape
 from tests.support.lake import HandMadeStream, LakeRig, announce, change, make_shape
 
 # Spark leaves the sockets it fetches results through to the garbage collector.
@@ -190,11 +190,16 @@ def test_rows_that_existed_hold_the_constant_for_every_reader(
 def test_a_column_of_a_quiet_table_is_in_the_lake_at_the_cut_that_announces_it(
     stream: HandMadeStream, rig: LakeRig, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """No change needs the new schema yet; readers of the cut see it nevertheless."""
+    """No change needs the new schema yet; readers of the cut see it nevertheless.
+
+    Older bridges may announce the columns again without what existing rows hold.
+    """
+    forgotten = with_fills(FILLED, dict.fromkeys(FILLS, NO_FILL))
     stream.commit(announce(DOCS, 1), change("docs", "INSERT", {"id": 1, "body": "b"}))
     stream.send()
     rig.drain()
     stream.commit(announce(FILLED, 2, alone=True))
+    stream.commit(announce(forgotten, 3, alone=True))
     stream.send()
 
     rig.drain()

@@ -21,6 +21,7 @@ from lake_consumer.app import Follower
 from lake_consumer.iceberg import load_tail
 from lake_consumer.iceberg.chunk_files import ChunkPlan, UnitDone
 from lake_consumer.iceberg.lake import Lake
+from lake_consumer.iceberg.load_worker import LoadWorker
 from lake_consumer.iceberg.snapshot_load import SnapshotLoads
 from lake_consumer.initial_load import Unit
 from tests.conftest import Connection
@@ -36,7 +37,7 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
-class HeldLoads(SnapshotLoads):
+class HeldWorker(LoadWorker):
     """Reads no chunk of a load before the test lets it; says when it is held."""
 
     gate: ClassVar[threading.Event] = threading.Event()
@@ -52,17 +53,21 @@ class HeldLoads(SnapshotLoads):
         return type(self).spoil(done)
 
 
+class HeldLoads(SnapshotLoads):
+    worker_class = HeldWorker
+
+
 class HeldLake(Lake):
     loads_class = HeldLoads
 
 
 @pytest.fixture(autouse=True)
 def gate() -> Iterator[threading.Event]:
-    HeldLoads.gate.clear()
-    HeldLoads.held.clear()
-    HeldLoads.spoil = staticmethod(lambda done: done)
-    yield HeldLoads.gate
-    HeldLoads.gate.set()
+    HeldWorker.gate.clear()
+    HeldWorker.held.clear()
+    HeldWorker.spoil = staticmethod(lambda done: done)
+    yield HeldWorker.gate
+    HeldWorker.gate.set()
 
 
 @pytest.fixture
@@ -80,7 +85,7 @@ def following_held(rig: LakeRig) -> Iterator[Follower]:
         try:
             yield follower
         finally:
-            HeldLoads.gate.set()
+            HeldWorker.gate.set()
 
 
 def begin_held(follower: Follower) -> None:
@@ -89,7 +94,7 @@ def begin_held(follower: Follower) -> None:
     def turn() -> bool:
         follower.load()
         follower.step(None)
-        return HeldLoads.held.is_set()
+        return HeldWorker.held.is_set()
 
     wait_for(turn, "a load that is held")
 
@@ -104,7 +109,7 @@ def apply_all(bridge: Rig, follower: Follower) -> None:
 
 @contextmanager
 def let_go(rig: LakeRig, follower: Follower) -> Iterator[None]:
-    HeldLoads.gate.set()
+    HeldWorker.gate.set()
     reach_end(follower, rig.nats)
     yield
 
@@ -181,8 +186,8 @@ def test_a_table_that_changes_during_its_load_ends_equal(
         apply_all(bridge, follower)
         assert_equal(rig, connection, "big")
 
-        HeldLoads.gate.clear()
-        HeldLoads.held.clear()
+        HeldWorker.gate.clear()
+        HeldWorker.held.clear()
         rig.resync("big")
         begin_held(follower)
         bridge.execute("UPDATE big SET body = 'later' WHERE id < 100")
@@ -245,8 +250,8 @@ def test_a_snapshot_that_is_not_what_was_stored_never_becomes_visible(
         spoiled.extend(unit.snapshot_id for unit in done)
         return [unit._replace(digests=bytes(32)) for unit in done]
 
-    HeldLoads.spoil = staticmethod(spoil)
-    HeldLoads.gate.set()
+    HeldWorker.spoil = staticmethod(spoil)
+    HeldWorker.gate.set()
     with following_held(rig) as follower:
         reach_end(follower, rig.nats)
 

@@ -141,7 +141,7 @@ def _spoil_notes(rig: LakeRig) -> None:
     )
     rig.spark.sql(
         "INSERT INTO lake._bridge.cuts SELECT table_name, commit_lsn + 1, commit_ts, "
-        "stream_seq + 1, NULL, changes_snapshot_id, NULL FROM lake._bridge.cuts "
+        "stream_seq + 1, NULL, changes_snapshot_id, NULL, NULL FROM lake._bridge.cuts "
         f"WHERE table_name = 'public.notes' AND stream_seq = {last['stream_seq']}"
     )
 

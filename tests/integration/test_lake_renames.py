@@ -5,19 +5,24 @@ The message that an event trigger writes is written by hand, in the transaction 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from examples.embedded import EmbeddedNats, EmbeddedPostgres
+from lake_consumer.iceberg.following import ShapeFollower
 from lake_consumer.iceberg.reading import LakeReader
 from schemas.ddl import DdlEvent, DdlKind, format_ddl
 from schemas.names import TableName
 from tests.conftest import Connection
 from tests.integration.test_lake_loading import assert_equal, follow, settle
+from tests.support.bridge import wait_for
 from tests.support.lake import LakeRig, reach_end
 from tests.support.rig import Rig
+from tests.support.stream import read_stream
 
 # Spark leaves the sockets it fetches results through to the garbage collector.
 pytestmark = pytest.mark.filterwarnings(
@@ -89,6 +94,59 @@ def test_a_rename_while_loading_is_loaded_under_the_new_name(
     assert_equal(rig, connection, "b")
 
 
+class Naming:
+    """The lock of a load that creates its mirror, which lets it go on if somebody wants it."""
+
+    def __init__(self, held: threading.Event, gate: threading.Event) -> None:
+        self._held = held
+        self._gate = gate
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        if self._held.is_set():
+            self._gate.set()
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def test_a_rename_while_a_load_creates_the_mirror_leaves_no_mirror_of_the_old_name(
+    bridge: Rig, rig: LakeRig, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would have no change log, so nothing would say that it is empty and follows nothing."""
+    begin(bridge, "a")
+    held, gate = threading.Event(), threading.Event()
+    create = ShapeFollower.rebuild_mirror
+
+    def hold(*arguments: Any) -> Any:
+        held.set()
+        assert gate.wait(240), "the test never let the load go on"
+        return create(*arguments)
+
+    monkeypatch.setattr(ShapeFollower, "rebuild_mirror", hold)
+    with rig.following() as follower:
+        follower._lake.loads.worker.naming = cast("Any", Naming(held, gate))
+
+        def turn() -> bool:
+            follower.load()
+            follower.step(None)
+            return held.is_set()
+
+        wait_for(turn, "a load that is about to create its mirror")
+        with connection.transaction():
+            rename(connection, "a", "b")
+        settle(bridge)
+        while follower.step(None):
+            pass
+        gate.set()
+        reach_end(follower, rig.nats)
+
+    assert_equal(rig, connection, "b")
+    with LakeReader(rig.catalog, rig.warehouse) as lake:
+        assert not [name for name in lake.names() if name.name == "a"]
+
+
 def test_tables_swap_names_are_dropped_and_created_again_in_one_batch(
     bridge: Rig, rig: LakeRig, connection: Connection
 ) -> None:
@@ -117,4 +175,84 @@ def test_tables_swap_names_are_dropped_and_created_again_in_one_batch(
         "public.a": "live", "public.b": "live", "public.c": "live", "public.d": "gone",
     }  # fmt: skip
     for table in ("a", "b", "c"):
+        assert_equal(rig, connection, table)
+
+
+def swap(connection: Connection, *more: str) -> None:
+    """Swap a and b in one transaction, as a person would; only the catalog tells of it."""
+    with connection.transaction():
+        for statement in (
+            "ALTER TABLE a RENAME TO tmp_",
+            "ALTER TABLE b RENAME TO a",
+            "ALTER TABLE tmp_ RENAME TO b",
+            *more,
+        ):
+            connection.execute(statement)
+
+
+def await_renames(bridge: Rig, count: int) -> None:
+    """Wait until the bridge has told of so many renames."""
+    wait_for(
+        lambda: (
+            sum(
+                str(m.fields.get("content")).count("rename")
+                for m in read_stream(bridge.nats.url)
+                if m.subject == "cdc._message.bridge-ddl"
+            )
+            >= count
+        ),
+        f"{count} renames",
+    )
+
+
+def test_tables_that_swap_names_again_and_again_are_followed(
+    bridge: Rig, rig: LakeRig, connection: Connection
+) -> None:
+    """Each log has been each relation before; what comes next belongs to its present columns."""
+    begin(bridge, "a", "b")
+    follow(bridge, rig)
+    inserts = [
+        [f"INSERT INTO {table} VALUES ({100 + turn}, 'swap {turn}')" for table in tables]
+        for turn, tables in enumerate(("ab", "ab", "b", ""))
+    ]
+    for turn, changes in enumerate(inserts):
+        swap(connection, *changes)
+        await_renames(bridge, 2 * (turn + 1))
+        follow(bridge, rig)
+        assert states(rig) == {"public.a": "live", "public.b": "live"}, turn
+        with connection.transaction():
+            for table in "ab":
+                connection.execute(f"UPDATE {table} SET v = 'next {turn}' WHERE id % 2 = 0")
+                connection.execute(f"INSERT INTO {table} VALUES ({200 + turn}, 'new')")
+        follow(bridge, rig)
+        assert states(rig) == {"public.a": "live", "public.b": "live"}, turn
+        for table in "ab":
+            assert_equal(rig, connection, table)
+
+
+def test_a_table_created_anew_renamed_and_replaced_before_the_lake_looks(
+    bridge: Rig, rig: LakeRig, connection: Connection
+) -> None:
+    """KV names b, and the stream still tells of it as a: b is loaded, and not called gone."""
+    begin(bridge, "a")
+    follow(bridge, rig)
+    with connection.transaction():
+        connection.execute("DROP TABLE a")
+        connection.execute("CREATE TABLE a (id int PRIMARY KEY, v int)")
+        connection.execute("INSERT INTO a VALUES (1, 1)")
+    with connection.transaction():
+        connection.execute("ALTER TABLE a RENAME TO b")
+        connection.execute("CREATE TABLE a (id int PRIMARY KEY, v text)")
+        connection.execute("INSERT INTO a VALUES (2, 'third')")
+        connection.execute("INSERT INTO b VALUES (3, 3)")
+    wait_for(
+        lambda: any(m.subject == "cdc._message.bridge-ddl" for m in read_stream(bridge.nats.url)),
+        "what the catalog tells",
+    )
+    follow(bridge, rig)
+    bridge.execute("UPDATE a SET v = 'next'", "UPDATE b SET v = v + 1")
+    follow(bridge, rig)
+
+    assert states(rig) == {"public.a": "live", "public.b": "live"}
+    for table in "ab":
         assert_equal(rig, connection, table)

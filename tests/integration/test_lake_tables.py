@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
+from lake_consumer.cli import main
 from lake_consumer.errors import LakeError, NotGone, NotReadable, UnknownTable
 from lake_consumer.forget import ask_forget
 from lake_consumer.iceberg.lake import Lake
@@ -169,6 +171,38 @@ def test_a_rename_keeps_rows_and_history(stream: HandMadeStream, rig: LakeRig) -
     assert rows(rig, "b") == [(1, "later"), (2, "late")], "a late change has the old name"
 
 
+def test_texts_of_a_column_are_never_another_columns(stream: HandMadeStream, rig: LakeRig) -> None:
+    """A row knows by the column's name what only text states, and rows are not rewritten by DDL."""
+
+    def dated(at: dict[str, int]) -> Any:
+        kinds = {name: "int64" if name == "id" else "date" for name in at}
+        return make_shape("a", kinds, positions=at, relation=1)
+
+    begin(stream, rig, b=2)
+    stream.commit(
+        announce(dated({"id": 1, "day": 2}), 1),
+        change("a", "INSERT", {"id": 1, "day": "2025-12-08"}, 1, 1),
+    )
+    stream.commit(announce(dated({"id": 1, "till": 2}), 2, alone=True))
+    stream.send()
+    rig.drain()
+    assert state(rig, "public.a") == "live", "no row holds a text, so no row is under a wrong name"
+    infinite = {"id": 2, "till": "infinity"}
+    stream.commit(change("a", "INSERT", infinite, 2, 1, text=("till",)))
+    stream.commit(announce(dated({"id": 1}), 3, alone=True))
+    stream.send()
+    rig.drain()
+    assert state(rig, "public.a") == "live", "nobody asks for a column that was dropped"
+    assert [row["_bridge_text"] for row in rig.mirror("a")] == [None, {"till": "infinity"}]
+
+    stream.commit(announce(dated({"id": 1, "till": 3}), 4, alone=True))
+    stream.send()
+    rig.drain()
+
+    assert state(rig, "public.a") in ("loading", "parked")
+    assert "column till gave up its name" in rig.notes()["public__changes.a"]
+
+
 def test_two_tables_swap_names_in_one_transaction(stream: HandMadeStream, rig: LakeRig) -> None:
     before = begin(stream, rig, a=1, b=2)
     after = stream.commit(
@@ -204,6 +238,25 @@ def test_a_new_table_under_the_old_name_shares_no_files(
     with LakeReader(rig.catalog, rig.warehouse) as lake:
         places = [lake.load(name).location() for name in lake.names()]
     assert len(set(places)) == len(places), places
+
+
+def test_changes_from_before_a_rename_need_no_announcement(
+    stream: HandMadeStream, rig: LakeRig
+) -> None:
+    """It expired before the lake began; KV knows who the table was, and has it by its new name."""
+    stream.write_schemas((shape("a", 1), 1), (shape("b", 1), 2), gone=("a",))
+    stream.commit(announce(shape("a", 1), 1), put("a", 1, 1, "old name"))
+    stream.commit(announce(shape("b", 1), 2), put("b", 1, 2, "new name", 2))
+    stream.send()
+    stream.forget(2, before=True)
+
+    with rig.following() as follower:
+        follower.load()
+        assert follower.step(None)
+
+    assert [row["new"]["v"] for row in rig.log("b")] == ["old name", "new name"]
+    with LakeReader(rig.catalog, rig.warehouse) as lake:
+        assert [str(table) for table in lake.states()] == ["public.b"]
 
 
 def test_set_schema_is_a_rename_of_many_tables(stream: HandMadeStream, rig: LakeRig) -> None:
@@ -284,6 +337,56 @@ def test_a_rename_that_was_interrupted_is_finished(
         assert not [name for name in lake.names() if "renaming" in name.name]
 
 
+ODD_NAMES = (
+    '"Odd"', "select", "two words", "it's", 'sales."a.b"', '"a.b".c', '"my ""schema""".t',
+    "täble.t", "users.users", "lake.t", "per%cent", "semi;colon",
+)  # fmt: skip
+
+
+def test_every_name_works_everywhere(
+    stream: HandMadeStream, rig: LakeRig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever PostgreSQL lets a table be called: restarts, queries, cuts and requests."""
+    names = dict(enumerate(ODD_NAMES, start=1))
+    for relation, name in names.items():
+        columns = {"id": "int64", "v": "text", 'q"uo.te': "text"}
+        made = make_shape(name, columns, relation=relation)
+        row = {"id": 1, "v": name, 'q"uo.te': "x"}
+        stream.commit(announce(made, 1), change(name, "INSERT", row, 1, relation))
+    stream.send()
+    rig.drain()
+    for relation, name in names.items():
+        row = {"id": 2, "v": f"again {name}", 'q"uo.te': "x"}
+        stream.commit(change(name, "INSERT", row, 1, relation))
+    stream.send()
+    rig.drain()
+
+    def run(*arguments: str) -> str:
+        capsys.readouterr()
+        assert main([*arguments, "--warehouse", rig.warehouse.removeprefix("file://")], {}) == 0
+        return capsys.readouterr().out
+
+    for name in ODD_NAMES:
+        table = TableName.parse(name)
+        quoted = ".".join('"' + part.replace('"', '""') + '"' for part in ("lake", *place(table)))
+        for when in ([], ["--at", "latest-cut"]):
+            found = run(
+                "query", "--json", *when, f'SELECT v, "q""uo.te" AS q FROM {quoted} ORDER BY id'
+            )
+            assert [json.loads(line)["v"] for line in found.splitlines()] == [name, f"again {name}"]
+        assert str(table) in run("cuts")
+        assert str(table) in run("resync", name)
+        assert str(table) in run("forget", "--force", name)
+    with rig.following() as follower:
+        follower.load()
+    listed = {status.name for status in read_statuses(rig.catalog, rig.warehouse)}
+    assert not [name for name in listed if not name.startswith("_bridge.")]
+
+
+def place(table: TableName) -> tuple[str, str]:
+    return table.schema, table.table
+
+
 def forget(rig: LakeRig, *tables: str, purge: bool = False, force: bool = False) -> None:
     """Run `forget`, and a consumer that carries it out."""
     ask_forget(rig.config(), tables, purge=purge, force=force)
@@ -344,6 +447,35 @@ def test_a_table_that_is_not_gone_is_purged_only_by_force(
     with LakeReader(rig.catalog, rig.warehouse) as lake:
         assert not [name for name in lake.names() if name.name == "a"]
     assert rows(rig, "b") == [(1, "b")]
+
+
+def test_requests_mean_the_table_and_not_its_name(stream: HandMadeStream, rig: LakeRig) -> None:
+    """While they wait, one table takes the name of another, and one is created anew."""
+    begin(stream, rig, a=1, b=2, c=3, d=4)
+    rig.resync("a", "c")
+    ask_forget(rig.config(), ["b", "d"], purge=True, force=True)
+    stream.commit(
+        ddl(rename(1, "a", "tmp"), rename(2, "b", "a"), rename(1, "tmp", "b")),
+        announce(shape("b", 1), 3),
+        announce(shape("a", 2), 4),
+        ddl(drop(3, "c"), drop(4, "d")),
+        announce(shape("c", 7), 5),
+        announce(shape("d", 8), 6),
+        put("d", 8, 1, "another", 6),
+    )
+    stream.send()
+    rig.drain()
+
+    with rig.following() as follower:
+        follower.load()
+
+    reasons = {name: note for name, note in rig.notes().items() if "__changes" in name}
+    assert "resync was asked for" in reasons["public__changes.b"]
+    assert "resync was asked for" not in reasons["public__changes.c"]
+    with LakeReader(rig.catalog, rig.warehouse) as lake:
+        kept = sorted(name.name for name in lake.names() if name.namespace == "public__changes")
+    assert kept == ["b", "c", "d"], "a, which was b, is the one that was to be purged"
+    assert logged(rig, "d") == ["INSERT", "INSERT"]
 
 
 def test_a_table_that_came_back_meanwhile_is_not_forgotten(

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -34,7 +35,7 @@ def tls(pair: Pair, more: str = "") -> str:
     return f'tls {{ cert_file: "{pair.cert}", key_file: "{pair.key}"{more} }}\n'
 
 
-def reach(server: EmbeddedNats, **options: str | None) -> NatsOptions:
+def reach(server: EmbeddedNats, **options: Any) -> NatsOptions:
     return NatsOptions(url=server.url, **options)
 
 

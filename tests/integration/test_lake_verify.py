@@ -72,9 +72,11 @@ class Pipeline:
         self.rig.stream()
         self.lake.drain()
 
-    def verify(self, *tables: str, heal: bool = False) -> tuple[list[dict[str, Any]], bool]:
+    def verify(
+        self, *tables: str, heal: bool = False, patience: float = 600
+    ) -> tuple[list[dict[str, Any]], bool]:
         """Give what it says, and whether it says that all is well."""
-        options = command.VerifyOptions(tables=tables, heal=heal, patience_seconds=600)
+        options = command.VerifyOptions(tables=tables, heal=heal, patience_seconds=patience)
         self.capture.readouterr()
         printer = terminal_printer(20, as_json=True)
         verifier = command.Verifier(self.config, options, printer, lambda: self.lake.spark)
@@ -385,3 +387,26 @@ def test_under_load_nothing_is_called_different(
     assert freely[1], freely
     assert behind[1], behind
     assert behind[0][0]["replayed_changes"]
+
+
+def test_a_table_that_is_gone_only_in_the_lake_is_a_difference(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It must not be passed over in silence; one that nobody publishes may be."""
+    properties = "ALTER TABLE lake.public__changes.marks SET TBLPROPERTIES ('bridge.state' = '%s')"
+    pipeline.lake.spark.sql(properties % "gone")
+    try:
+        found, is_well = pipeline.verify(patience=1)
+        assert not is_well
+        [marks] = [one for one in found if one["table"] == "public.marks"]
+        assert marks["verdict"] == "differs"
+        assert marks["reason"].startswith("PostgreSQL publishes it; here it is gone since")
+        assert not pipeline.verify("marks", heal=True, patience=1)[1]
+
+        monkeypatch.setattr("lake_consumer.postgres.source.Source.published", lambda _: set())
+        found, is_well = pipeline.verify()
+        assert is_well
+        assert [one["verdict"] for one in found if one["table"] == "public.marks"] == ["skipped"]
+    finally:
+        pipeline.lake.spark.sql(properties % "live")
+    assert pipeline.verify("marks")[1]

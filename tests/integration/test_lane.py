@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from datetime import timedelta
 
@@ -17,7 +18,7 @@ from bridge.jetstream.provision import stream_config
 from bridge.outbox import Outgoing
 from examples.embedded import EmbeddedNats
 from schemas.streams import CDC_STREAM
-from tests.support.stream import administer
+from tests.support.stream import administer, are_ids_forgotten
 
 SUBJECT = "cdc.t.insert"
 
@@ -38,25 +39,30 @@ def nats_alone(nats: EmbeddedNats) -> EmbeddedNats:
     return nats
 
 
-@pytest.fixture(params=[False, True], ids=["batches", "a chain"])
-def chained(request: pytest.FixtureRequest) -> bool:
-    return bool(request.param)
+WAYS = ("batches", "batches that follow", "a chain")
+ALONE = WAYS[1:]
+"""Those for a stream that nobody else writes to."""
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 @pytest.fixture
-async def lane(
-    nats_alone: EmbeddedNats, js: JetStreamContext, chained: bool
-) -> AsyncIterator[Lane]:
-    opened = await open_lane(nats_alone, js, chained=chained)
+async def lane(nats_alone: EmbeddedNats, js: JetStreamContext, way: str) -> AsyncIterator[Lane]:
+    opened = await open_lane(nats_alone, js, way)
     yield opened
     await opened.close()
 
 
-async def open_lane(server: EmbeddedNats, js: JetStreamContext, *, chained: bool) -> Lane:
+async def open_lane(server: EmbeddedNats, js: JetStreamContext, way: str) -> Lane:
     lane = await Lane.open(NatsConfig(host="127.0.0.1", port=server.port), timedelta(seconds=60))
-    if chained:
-        end = (await js.stream_info(CDC_STREAM.name)).state.last_seq
+    end = (await js.stream_info(CDC_STREAM.name)).state.last_seq
+    if way == "a chain":
         lane.chain(CDC_STREAM.name, behind=end)
+    elif way == "batches that follow":
+        lane.follow(behind=end)
     return lane
 
 
@@ -138,7 +144,7 @@ async def test_a_first_message_that_is_refused_tells_why(lane: Lane, js: JetStre
     assert await stored(js) == []
 
 
-@pytest.mark.parametrize("chained", [True], indirect=True, ids=["a chain"])
+@pytest.mark.parametrize("way", ALONE, indirect=True)
 async def test_nothing_is_chained_behind_somebody_elses_message(
     lane: Lane, js: JetStreamContext
 ) -> None:
@@ -153,7 +159,7 @@ async def test_nothing_is_chained_behind_somebody_elses_message(
     assert await stored(js) == [*range(1, 11), 1_000_000]
 
 
-@pytest.mark.parametrize("chained", [True], indirect=True, ids=["a chain"])
+@pytest.mark.parametrize("way", ALONE, indirect=True)
 async def test_a_chain_does_not_begin_behind_what_came_since_the_stream_was_asked(
     lane: Lane, js: JetStreamContext
 ) -> None:
@@ -165,7 +171,7 @@ async def test_a_chain_does_not_begin_behind_what_came_since_the_stream_was_aske
     assert await stored(js) == [1]
 
 
-@pytest.mark.parametrize("chained", [True], indirect=True, ids=["a chain"])
+@pytest.mark.parametrize("way", ALONE, indirect=True)
 async def test_a_chain_ends_where_somebody_else_comes_between(
     lane: Lane, js: JetStreamContext, nats_alone: EmbeddedNats
 ) -> None:
@@ -196,23 +202,50 @@ async def stored_bodies(server: EmbeddedNats) -> list[int]:
         return [int((await reader.next_msg(timeout=60)).data) for _ in range(count)]
 
 
+@pytest.mark.parametrize("way", ["batches", "a chain"], indirect=True)
 async def test_a_resend_is_stored_once(
-    lane: Lane, js: JetStreamContext, nats_alone: EmbeddedNats, chained: bool
+    lane: Lane, js: JetStreamContext, nats_alone: EmbeddedNats, way: str
 ) -> None:
     """The answer to the first try may be lost, and its messages may still be on their way."""
     await send(lane, messages(1, 10))
-    second = await open_lane(nats_alone, js, chained=chained)
+    second = await open_lane(nats_alone, js, way)
     assert await send(second, messages(6, 15)) == 10
     await second.close()
     assert await stored(js) == list(range(1, 16))
 
 
-@pytest.mark.parametrize("chained", [False], indirect=True, ids=["batches"])
+@pytest.mark.parametrize("old", ALONE)
+async def test_an_old_session_stores_nothing_behind_its_successor(
+    js: JetStreamContext, nats_alone: EmbeddedNats, old: str
+) -> None:
+    """Not even in the middle of a batch that it had begun, and when its ids are forgotten."""
+    config = (await js.stream_info(CDC_STREAM.name)).config
+    config.duplicate_window = 0.1
+    await js.update_stream(config)
+    frozen = await open_lane(nats_alone, js, old)
+    await send(frozen, messages(1, 10), close=False)
+    while (await js.stream_info(CDC_STREAM.name)).state.messages < 10:
+        await asyncio.sleep(0.01)
+    successor = await open_lane(nats_alone, js, "batches that follow")
+    await send(successor, messages(11, 20))
+    while not await are_ids_forgotten(js, f"{20:x}-t-insert"):
+        await asyncio.sleep(0.1)
+
+    for late in (frozen, successor):
+        # The old chain may go on behind the successor's last message, as if it had sent that one.
+        with contextlib.suppress(BridgeError):
+            await send(late, messages(11 if late is frozen else 21, 30))
+        await late.close()
+
+    assert await stored(js) == list(range(1, 31))
+
+
+@pytest.mark.parametrize("way", ["batches"], indirect=True)
 async def test_two_bridges_share_a_stream(
     lane: Lane, js: JetStreamContext, nats_alone: EmbeddedNats
 ) -> None:
     """Each keeps its own order, whatever the other does."""
-    second = await open_lane(nats_alone, js, chained=False)
+    second = await open_lane(nats_alone, js, "batches")
     await asyncio.gather(
         *(send(who, messages(n, n + 99)) for who, n in ((lane, 1), (second, 1_001)))
     )

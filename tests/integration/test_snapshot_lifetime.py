@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import random
 import re
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +99,37 @@ def test_a_snapshot_waits_for_open_transactions_and_shows_it(
     snapshot.assert_whole()
     assert sorted(row["id"] for row in snapshot.rows) == [-1, *range(1, 10)]
     wait_for(lambda: temporary_slots(big) == 0, "the temporary slot to go")
+
+
+def test_a_table_that_others_lock_is_read_and_not_kept_from_them(
+    bridge: BridgeProcess, big: Connection, nats: EmbeddedNats
+) -> None:
+    """ALTER TABLE waits for a reader; what the bridge asks next must not wait behind it for ever.
+
+    PostgreSQL sees no deadlock then, because the reader waits for the bridge and not for a lock.
+    """
+    assert bridge.process.poll() is None
+    stop, rng = threading.Event(), random.Random(7)
+
+    def lock_again_and_again() -> int:
+        times = 0
+        with psycopg.connect(big.info.dsn, password=big.info.password, autocommit=True) as other:
+            other.execute("SET lock_timeout = '15s'")
+            while not stop.wait(rng.uniform(0, 0.4)):
+                with other.transaction():
+                    other.execute("LOCK TABLE big IN ACCESS EXCLUSIVE MODE")
+                times += 1
+        return times
+
+    with ThreadPoolExecutor() as pool:
+        locked = pool.submit(lock_again_and_again)
+        try:
+            for _ in range(12):
+                assert len(take(nats.url, "big").rows) == ROWS
+        finally:
+            stop.set()
+
+        assert locked.result() > 0
 
 
 def test_wal_that_is_kept_is_shown_and_giving_up_lets_it_go(

@@ -7,13 +7,17 @@ import secrets
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import psycopg
 import pytest
 from psycopg import sql
 from psycopg.rows import TupleRow
 
+from bridge.protocol.decoder import decode_message
+from bridge.protocol.messages import Message
 from examples.embedded import EmbeddedPostgres
+from schemas.ddl import DdlEvent, parse_ddl
 from tests.conftest import Connection
 from tests.packaging import ROOT
 
@@ -159,6 +163,174 @@ def test_broken_event_triggers_warn_and_let_the_statement_pass(
     assert [warning for warning in warnings if "walbridge" in warning]
 
 
+@pytest.mark.parametrize(
+    ("statements", "says"),
+    [
+        (["CREATE SCHEMA walbridge AUTHORIZATION {role}"], "schema walbridge belongs to"),
+        (
+            ["CREATE SCHEMA walbridge", "GRANT ALL ON SCHEMA walbridge TO {role}"],
+            "the right to create in schema walbridge belongs to",
+        ),
+        (
+            ["CREATE SCHEMA walbridge", "GRANT ALL ON SCHEMA walbridge TO PUBLIC"],
+            "the right to create in schema walbridge belongs to role PUBLIC",
+        ),
+        (
+            [
+                "CREATE SCHEMA walbridge",
+                "CREATE FUNCTION walbridge.report(oid[], text, text) RETURNS int"
+                " LANGUAGE sql AS 'SELECT 1'",
+                "ALTER FUNCTION walbridge.report(oid[], text, text) OWNER TO {role}",
+            ],
+            "function walbridge.report(oid[],text,text) belongs to",
+        ),
+    ],
+)
+def test_nothing_of_another_role_is_adopted(
+    init: Run, connection: Connection, role: str, statements: list[str], says: str
+) -> None:
+    """Event triggers run for everybody: whoever owns their functions could act as anybody."""
+    other = sql.Identifier(f"other {role}")
+    connection.execute(sql.SQL("CREATE ROLE {}").format(other))
+    for statement in statements:
+        connection.execute(sql.SQL(statement).format(role=other))
+    before = state(connection)
+
+    done = init()
+
+    assert done.returncode != 0
+    assert says in done.stderr
+    assert "DROP SCHEMA walbridge CASCADE" in done.stderr
+    assert state(connection) == before
+    connection.execute("DROP SCHEMA walbridge CASCADE")
+    assert init().returncode == 0
+
+
+HIJACKS = """
+CREATE TABLE public.stolen (by_role name, signature text);
+GRANT ALL ON public.stolen TO PUBLIC;
+CREATE DOMAIN public.text AS int4;
+DO $attack$
+DECLARE
+    signature pg_catalog.text;
+BEGIN
+    FOREACH signature IN ARRAY ARRAY[
+        'format(pg_catalog.text)', 'format(pg_catalog.text, pg_catalog.text)',
+        'format(pg_catalog.text, name)', 'format(pg_catalog.text, pg_catalog.text, name)',
+        'format(pg_catalog.text, name, pg_catalog.text)', 'format(pg_catalog.text, regprocedure)',
+        'format(pg_catalog.text, name, name, name, name)',
+        'format(pg_catalog.text, pg_catalog.text, pg_catalog.text)',
+        'format(pg_catalog.text, name, name, pg_catalog.text)', 'btrim(pg_catalog.text)',
+        'btrim(pg_catalog.text, pg_catalog.text)', 'current_setting(pg_catalog.text)',
+        'set_config(pg_catalog.text, pg_catalog.text, boolean)', 'quote_ident(pg_catalog.text)',
+        'regexp_replace(pg_catalog.text, pg_catalog.text, pg_catalog.text)',
+        'to_regclass(pg_catalog.text)', 'to_regnamespace(pg_catalog.text)', 'current_database()',
+        'matches(pg_catalog.text, pg_catalog.text)', 'matches(name, pg_catalog.text)'] LOOP
+        EXECUTE pg_catalog.format(
+            'CREATE FUNCTION public.%s RETURNS pg_catalog.text LANGUAGE plpgsql AS $$ BEGIN'
+            ' INSERT INTO public.stolen VALUES (current_user, %L); RETURN NULL; END $$',
+            signature, signature);
+    END LOOP;
+END $attack$;
+CREATE OPERATOR public.~ (LEFTARG = pg_catalog.text, RIGHTARG = pg_catalog.text,
+                          FUNCTION = public.matches);
+CREATE OPERATOR public.!~ (LEFTARG = name, RIGHTARG = pg_catalog.text, FUNCTION = public.matches);
+"""
+
+
+@pytest.mark.usefixtures("tables")
+@pytest.mark.parametrize("path", ['"$user", public', "public, pg_catalog"])
+@pytest.mark.parametrize("listed", ["", "users,sales.*"])
+def test_functions_of_others_are_not_called(
+    init: Run, connection: Connection, role: str, path: str, listed: str
+) -> None:
+    """A superuser runs it: with one call a role that may create functions would be a superuser."""
+    thief = sql.Identifier(f"thief {role}")
+    connection.execute(sql.SQL("CREATE ROLE {}").format(thief))
+    connection.execute(sql.SQL("GRANT CREATE ON SCHEMA public TO {}").format(thief))
+    connection.execute(sql.SQL("SET ROLE {}").format(thief))
+    connection.execute(HIJACKS)
+    connection.execute("RESET ROLE")
+    options = "-c search_path=" + path.replace(" ", "\\ ")
+
+    runs = [
+        init(*arguments, BRIDGE_TABLES=listed, PGOPTIONS=options)
+        for arguments in [(), (), ("--remove",)]
+    ]
+
+    assert [done.returncode for done in runs] == [0, 0, 0], [done.stderr for done in runs]
+    assert connection.execute("SELECT * FROM public.stolen").fetchall() == []
+    assert connection.execute(TRIGGERS).fetchall() == []
+
+
+@pytest.mark.usefixtures("tables")
+def test_unqualified_names_are_found_on_the_search_path_of_the_role(
+    init: Run, connection: Connection
+) -> None:
+    """As psql would find them."""
+    connection.execute("CREATE TABLE sales.users (id int PRIMARY KEY)")
+
+    done = init(BRIDGE_TABLES="users,orders,secret", PGOPTIONS="-c search_path=sales,public")
+
+    assert done.returncode == 0, done.stderr
+    assert published(connection) == {
+        ("cdc_pub", "sales", "users"),
+        ("cdc_pub", "sales", "orders"),
+        ("cdc_pub", "public", "secret"),
+    }
+
+
+def reported(connection: Connection) -> list[list[DdlEvent]]:
+    """Read the events of each message since the slot was made, or last read."""
+    rows = connection.execute(
+        "SELECT data FROM pg_logical_slot_get_binary_changes(current_database(), NULL, NULL,"
+        " 'proto_version', '1', 'publication_names', 'cdc_pub', 'messages', 'true')"
+    ).fetchall()
+    found = [decode_message(cast("bytes", data)) for (data,) in rows]
+    return [list(parse_ddl(one.content)) for one in found if isinstance(one, Message)]
+
+
+def test_event_triggers_report_whatever_the_session_is_set_to(
+    init: Run, connection: Connection
+) -> None:
+    """A restore or a migration under session_replication_role = replica is DDL as well."""
+    assert init().returncode == 0
+    connection.execute("SELECT pg_create_logical_replication_slot(current_database(), 'pgoutput')")
+    odd = sql.Identifier(ODD_NAME)
+
+    connection.execute("SET session_replication_role = replica")
+    connection.execute("SET search_path = ''")
+    connection.execute("SET default_transaction_isolation = serializable")
+    connection.execute(sql.SQL("CREATE TABLE public.{} (id int)").format(odd))
+    connection.execute("CREATE EXTENSION hstore SCHEMA public")
+    connection.execute("DROP EXTENSION hstore")
+    connection.execute(sql.SQL("DROP TABLE public.{}").format(odd))
+
+    events = [event for message in reported(connection) for event in message]
+    assert [(event.kind, event.name.table) for event in events] == [
+        ("alter", ODD_NAME),
+        ("drop", ODD_NAME),
+    ]
+
+
+def test_many_events_are_several_messages(init: Run, connection: Connection) -> None:
+    """The bridge reads no message that names more tables than any real one does."""
+    assert init().returncode == 0
+    connection.execute("CREATE SCHEMA many")
+    connection.execute(
+        "DO $$ BEGIN FOR i IN 1..1001 LOOP EXECUTE"
+        " format('CREATE TABLE many.t%s (id int)', i); END LOOP; END $$"
+    )
+    connection.execute("SELECT pg_create_logical_replication_slot(current_database(), 'pgoutput')")
+
+    connection.execute("DROP SCHEMA many CASCADE")
+
+    messages = reported(connection)
+    assert sorted(map(len, messages)) == [1, 1_000]
+    assert {event.kind for message in messages for event in message} == {"drop"}
+    assert len({event.name for message in messages for event in message}) == 1_001
+
+
 def test_event_triggers_are_removed_and_installed_again(init: Run, connection: Connection) -> None:
     """Removing them leaves everything else."""
     assert init().returncode == 0
@@ -267,15 +439,18 @@ def test_the_role_can_replicate(
 def test_without_a_list_tables_made_later_are_published_and_readable(
     init: Run, postgres: EmbeddedPostgres, connection: Connection, database: str, role: str
 ) -> None:
-    """In a new container there are no tables yet when the script runs."""
+    """In a new container there are no tables yet when the script runs, but perhaps schemas."""
+    connection.execute("CREATE SCHEMA empty")
     assert init().returncode == 0
 
     connection.execute("CREATE SCHEMA later")
-    connection.execute("CREATE TABLE later.users AS SELECT 1 AS id")
+    for schema in ("later", "empty"):
+        connection.execute(f"CREATE TABLE {schema}.users AS SELECT 1 AS id")
 
-    assert published(connection) == {("cdc_pub", "later", "users")}
+    assert published(connection) == {("cdc_pub", at, "users") for at in ("later", "empty")}
     with psycopg.connect(postgres.dsn(database, user=role, password=PASSWORD)) as bridge:
-        assert bridge.execute("SELECT id FROM later.users").fetchall() == [(1,)]
+        for schema in ("later", "empty"):
+            assert bridge.execute(f"SELECT id FROM {schema}.users").fetchall() == [(1,)]
 
 
 def test_the_password_can_be_a_file(

@@ -33,6 +33,7 @@ from tests.storm.truth import (
     History,
     TableVersion,
     connect,
+    open_sessions,
     published_names,
     read_tables,
 )
@@ -317,6 +318,7 @@ class Storm:
             for name, state in states.items()
             if not state.is_live
         ]
+        lines += [f"  session {session}" for session in open_sessions(self.connection)]
         for finding in findings:
             lines += [str(finding), f"  state: {describe(states, finding.table)}"]
         for table in list(dict.fromkeys(finding.table for finding in findings))[:6]:

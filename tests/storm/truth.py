@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 import psycopg
 from psycopg import sql
@@ -53,10 +54,20 @@ class TableVersion:
         return f"{self.schema}.{self.name}"
 
 
+LOCK_SECONDS = 90
+"""Nobody may keep a table from its owner so long: then the writer fails, and the storm with it."""
+
+
 def connect(dsn: str) -> Connection:
     """A session that writes values as the bridge's sessions do."""
     connection = psycopg.connect(dsn, autocommit=True)
-    for setting in ("TimeZone = 'UTC'", "DateStyle = 'ISO'", "IntervalStyle = 'postgres'"):
+    settings = (
+        "TimeZone = 'UTC'",
+        "DateStyle = 'ISO'",
+        "IntervalStyle = 'postgres'",
+        f"lock_timeout = '{LOCK_SECONDS}s'",
+    )
+    for setting in settings:
         connection.execute(sql.SQL(f"SET {setting}"))
     return connection
 
@@ -125,6 +136,16 @@ def short(value: str | None) -> str | None:
     return f"{value[:20]}...{len(value)} {hashlib.md5(value.encode()).hexdigest()}"
 
 
+def open_sessions(connection: Connection) -> list[str]:
+    """Sessions that wait for a lock or sit in a transaction, and by whom each is blocked."""
+    query = (
+        "SELECT pid, application_name, state, wait_event_type, pg_blocking_pids(pid),"
+        " now() - xact_start, left(query, 200) FROM pg_stat_activity"
+        " WHERE xact_start IS NOT NULL AND pid <> pg_backend_pid() ORDER BY xact_start"
+    )
+    return [" ".join(map(str, row)) for row in connection.execute(query.encode())]
+
+
 class History:
     """The states of one writer's tables, by the number of its last transaction."""
 
@@ -181,8 +202,13 @@ def copied_texts(
         connection.execute(sql.SQL(f"CREATE TEMPORARY TABLE from_lake ({made})"))
         with connection.cursor().copy("COPY from_lake FROM STDIN") as copy:
             for place, row in enumerate(rows):
-                copy.write_row([place, *row])
+                copy.write_row([place, *map(_written, row)])
         names = ", ".join(f"c{at}" for at in range(len(types))) or "place"
         query = f"COPY (SELECT {names} FROM from_lake ORDER BY place) TO STDOUT"
         with connection.cursor().copy(sql.SQL(query)) as copied:
             return [tuple(short(value) for value in row) for row in copied.rows()]
+
+
+def _written(value: object) -> object:
+    """Write a UUID as PostgreSQL does: psycopg leaves the dashes out, and a column may be text."""
+    return str(value) if isinstance(value, UUID) else value

@@ -172,6 +172,8 @@ class Writer:
         self._touched.add(label)
         try:
             connection.execute(statement.encode())
+        except psycopg.errors.LockNotAvailable:
+            raise
         except psycopg.Error as error:
             self.log.append(Executed(self.number + 1, label, statement, str(error).splitlines()[0]))
             self.outcomes[action, False] += 1

@@ -31,14 +31,29 @@ from lake_consumer.jetstream.stream import CdcStream
 from lake_consumer.loader import Loader
 from lake_consumer.natsoptions import NatsOptions
 from lake_consumer.resync import ask_resync
+from lake_consumer.tablestates import FirstSight
 from lake_consumer.watermark import Watermark
 from schemas.codecs import CODECS, CONTENT_ENCODING, CONTENT_TYPE, OVERSIZE
 from schemas.ddl import DdlEvent, format_ddl
 from schemas.events import Change, Event, LogicalMessage, Place, ShapeChange, iso_timestamp
+from schemas.forks import Fork, format_fork
 from schemas.names import TableName
 from schemas.shapes import Column, ReplicaIdentity, TableShape
-from schemas.streams import CDC_STREAM, LAKE_CONSUMER, OVERSIZE_STORE
-from schemas.subjects import DDL_PREFIX, Operation
+from schemas.snapshots import Checksum, SnapshotName
+from schemas.streams import (
+    CDC_STREAM,
+    INIT_STREAM,
+    LAKE_CONSUMER,
+    OVERSIZE_STORE,
+    SCHEMAS_BUCKET,
+)
+from schemas.subjects import (
+    DDL_PREFIX,
+    FORK_PREFIX,
+    Operation,
+    snapshot_chunk_subject,
+    snapshot_meta_subject,
+)
 from schemas.types import parse_type
 from schemas.values import Format
 
@@ -92,6 +107,19 @@ def ddl(*events: DdlEvent) -> LogicalMessage:
         transactional=True,
         place=_PLACE,
         source="7/1",
+    )
+
+
+def fork_message(fork: Fork, source: str = "7/1") -> LogicalMessage:
+    """What the bridge says of a PostgreSQL that goes on from an earlier point."""
+    at = fork.place.commit_lsn
+    moment = iso_timestamp(_NOW + at)
+    return LogicalMessage(
+        prefix=FORK_PREFIX,
+        content=format_fork(fork),
+        transactional=False,
+        place=Place(lsn=at, commit_lsn=at, commit_ts=moment, xid=0, seq=0, last=True),
+        source=source,
     )
 
 
@@ -255,6 +283,62 @@ class HandMadeStream:
 
         asyncio.run(delete())
 
+    def write_schemas(self, *shapes: tuple[TableShape, int], gone: tuple[str, ...] = ()) -> None:
+        """Write KV `schemas` as the bridge does: the shapes in order, each with its revision."""
+
+        async def write() -> None:
+            client = await self.connect()
+            js = client.jetstream()
+            bucket = await js.create_key_value(bucket=SCHEMAS_BUCKET.name, history=64)
+            for shape, revision in shapes:
+                fields = shape.to_map(timestamp="", lsn=0, source="7/1")
+                found = await bucket.put(shape.name.token, CODECS[self.format].encode(fields))
+                assert found == revision
+            for table in gone:
+                await bucket.delete(TableName.parse(table).token)
+            await client.close()
+
+        asyncio.run(write())
+
+    def store_snapshot(
+        self,
+        shape: TableShape,
+        rows: list[dict[str, Any]],
+        *,
+        lsn: int,
+        at: int,
+        revision: int = 1,
+    ) -> None:
+        """Store a whole snapshot in INIT, as a bridge would that had read CDC up to `at`."""
+        name = SnapshotName(f"s{lsn}", shape.name, lsn, at)
+        codec = CODECS[self.format]
+        body = codec.encode({**name.chunk_head(0, revision), "data": rows})
+        checksum = Checksum([body])
+        meta = name.meta(
+            batch_count=1,
+            row_count=len(rows),
+            checksum=str(checksum),
+            chunks_checksum=checksum.of_chunks,
+            cdc_complete=at,
+            schema_revision=revision,
+            whole=True,
+        )
+
+        async def store() -> None:
+            client = await self.connect()
+            js = client.jetstream()
+            await js.add_stream(
+                name=INIT_STREAM.name, subjects=list(INIT_STREAM.subjects), allow_direct=True
+            )
+            headers = {CONTENT_TYPE: codec.content_type}
+            chunk = snapshot_chunk_subject(shape.name, name.snapshot_id, 0)
+            await js.publish(chunk, body, headers=headers)
+            complete = snapshot_meta_subject(shape.name)
+            await js.publish(complete, codec.encode(meta), headers=headers)
+            await client.close()
+
+        asyncio.run(store())
+
     def dead_letters(self) -> list[DeadLetter]:
         """What the lake left out, in order."""
 
@@ -348,13 +432,17 @@ class LakeRig:
 
     @contextmanager
     def following(
-        self, max_messages: int = 10_000, lake_class: type[Lake] = Lake
+        self,
+        max_messages: int = 10_000,
+        lake_class: type[Lake] = Lake,
+        *,
+        first_sight: FirstSight = "snapshot",
     ) -> Iterator[Follower]:
         """Follow as the program does: every table begins with a snapshot, gaps are healed."""
         with closing(CdcStream(self.nats)) as stream:
             stream.ensure_durable()
             lake = lake_class(
-                self.spark, self.nats, stream.shape, first_sight="snapshot", can_load=True
+                self.spark, self.nats, stream.shape, first_sight=first_sight, can_load=True
             )
             loader = Loader(stream, lake, patience_seconds=PATIENCE_SECONDS)
             limits = BatchLimits(max_messages=max_messages)

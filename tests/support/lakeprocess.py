@@ -137,11 +137,14 @@ class LakeProcess:
             folder = folder / of.namespace / of.name
         return sum(1 for _ in folder.rglob("data/**/*.parquet"))
 
-    def command(self, *args: str, environ: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-        """Run another command of the lake consumer beside it, to its end."""
+    def command(
+        self, *args: str, environ: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run another command of the lake consumer, beside it or alone, to its end."""
+        self._scratch.mkdir(exist_ok=True)
         return subprocess.run(
             [str(COMMAND), *args],
-            env={**self._environ, **environ},
+            env={**self._environ, **(environ or {})},
             capture_output=True,
             text=True,
             check=False,

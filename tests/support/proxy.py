@@ -10,7 +10,7 @@ HOST = "127.0.0.1"
 
 
 class Proxy:
-    """Passes bytes both ways until told to cut or to swallow answers."""
+    """Passes bytes both ways until told to cut, to swallow answers or to hold what is sent."""
 
     def __init__(self, target_port: int) -> None:
         self._target = target_port
@@ -19,6 +19,11 @@ class Proxy:
         self._open: list[socket.socket] = []
         self._lock = threading.Lock()
         self.swallow_answers = threading.Event()
+        self.held = b""
+        """What came for the server since it is held."""
+
+        self._flowing = threading.Event()
+        self._flowing.set()
         self._closed = False
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -28,6 +33,7 @@ class Proxy:
     def __exit__(self, *_: object) -> None:
         self._closed = True
         self._listener.close()
+        self.release()
         self.cut()
 
     def cut(self) -> None:
@@ -38,6 +44,15 @@ class Proxy:
             with contextlib.suppress(OSError):
                 victim.shutdown(socket.SHUT_RDWR)
             victim.close()
+
+    def hold(self) -> None:
+        """Keep what is sent to the server from now on, as the buffers of a frozen machine do."""
+        self.held = b""
+        self._flowing.clear()
+
+    def release(self) -> None:
+        """Let the server have what was held."""
+        self._flowing.set()
 
     def _accept(self) -> None:
         while not self._closed:
@@ -60,8 +75,12 @@ class Proxy:
     def _pass(self, source: socket.socket, sink: socket.socket, answers: bool) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
-                if not (answers and self.swallow_answers.is_set()):
-                    sink.sendall(data)
+                if answers and self.swallow_answers.is_set():
+                    continue
+                if not answers and not self._flowing.is_set():
+                    self.held += data
+                    self._flowing.wait()
+                sink.sendall(data)
         for end in (source, sink):
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)

@@ -11,16 +11,26 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import nats
+import nats.js.errors
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 from nats.js.api import StreamConfig
+from nats.js.errors import BadRequestError
 
-from schemas.codecs import OVERSIZE, codec_for, decode_entry
+from schemas.codecs import MESSAGE_ID, OVERSIZE, codec_for, decode_entry
 from schemas.compression import Expander, is_compressed
-from schemas.streams import CDC_STREAM, DICTIONARIES_BUCKET, OVERSIZE_STORE, SCHEMAS_BUCKET
+from schemas.streams import (
+    CDC_STREAM,
+    DICTIONARIES_BUCKET,
+    OVERSIZE_STORE,
+    SCHEMAS_BUCKET,
+    STORAGE_BUCKET,
+)
+from schemas.subjects import OPERATIONS
 
 PATIENCE_SECONDS = 120
 ANSWER_SECONDS = 60
+WRONG_LAST_SEQUENCE = 10071
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +49,7 @@ class StoredMessage:
 
     @property
     def is_change(self) -> bool:
-        return "operation" in self.fields
+        return self.fields.get("operation") in OPERATIONS
 
 
 def read_stream(url: str, stream: str = CDC_STREAM.name) -> list[StoredMessage]:
@@ -60,6 +70,22 @@ def read_shapes(url: str) -> dict[str, list[tuple[int, dict[str, Any]]]]:
     return asyncio.run(_read_shapes(url))
 
 
+def read_storage(url: str, token: str) -> dict[str, Any] | None:
+    """Give what the bridge remembers of a table's storage."""
+
+    async def read() -> dict[str, Any] | None:
+        async with administer(url) as js:
+            try:
+                bucket = await js.key_value(STORAGE_BUCKET.name)
+                found = await bucket.get(token)
+            except nats.js.errors.NotFoundError:
+                return None
+            storage: dict[str, Any] = decode_entry(found.value or b"")["storage"]
+            return storage
+
+    return asyncio.run(read())
+
+
 def publish(url: str, subject: str, count: int = 1) -> None:
     """Store empty messages as anybody might."""
     asyncio.run(_publish(url, subject, count))
@@ -78,6 +104,17 @@ def delete_stream(url: str, stream: str) -> None:
     asyncio.run(delete())
 
 
+def remove_messages(url: str, sequences: list[int], stream: str = CDC_STREAM.name) -> None:
+    """Remove single messages from a stream."""
+
+    async def remove() -> None:
+        async with administer(url) as js:
+            for sequence in sequences:
+                await js.delete_msg(stream, sequence)
+
+    asyncio.run(remove())
+
+
 def delete_consumer(url: str, stream: str, consumer: str) -> bool:
     """Delete a consumer; raises where it is not there (yet)."""
 
@@ -93,6 +130,38 @@ async def administer(url: str) -> AsyncIterator[JetStreamContext]:
     """Connect with patience: on a busy machine a server may answer late."""
     async with await nats.connect(url, connect_timeout=ANSWER_SECONDS) as client:
         yield client.jetstream(timeout=ANSWER_SECONDS)
+
+
+async def are_ids_forgotten(js: JetStreamContext, msg_id: str) -> bool:
+    """Say whether the CDC stream has forgotten an id, and with it those that are older.
+
+    The server looks at ids before conditions: it calls the probe a duplicate, or finds that its
+    condition does not hold. Nothing is stored either way.
+    """
+    probe = {MESSAGE_ID: msg_id, "Nats-Expected-Last-Subject-Sequence": str(1 << 40)}
+    try:
+        answer = await js.publish("cdc._probe.insert", b"", headers=probe)
+    except BadRequestError as refused:
+        if refused.err_code != WRONG_LAST_SEQUENCE:
+            raise
+        return True
+    assert answer.duplicate
+    return False
+
+
+def forget_ids(url: str) -> None:
+    """Wait until the CDC stream has forgotten the id of its last change."""
+
+    async def forget() -> None:
+        async with administer(url) as js:
+            end = (await js.stream_info(CDC_STREAM.name)).state.last_seq
+            last = await js.get_msg(CDC_STREAM.name, end)
+            msg_id = (last.headers or {})[MESSAGE_ID]
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while not await are_ids_forgotten(js, msg_id):
+                    await asyncio.sleep(0.1)
+
+    asyncio.run(forget())
 
 
 async def _publish(url: str, subject: str, count: int) -> None:

@@ -1,0 +1,171 @@
+"""The second line of fencing: what does not rise is not applied, in any path."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from examples.follow_sqlite import EVERYTHING, Follower
+from lake_consumer import app
+from lake_consumer.errors import OutOfOrder
+from schemas.events import LogicalMessage
+from schemas.streams import CDC_STREAM
+from schemas.subjects import session_prefix
+from tests.support.lake import (
+    HandMadeStream,
+    LakeRig,
+    announce,
+    change,
+    logical_message,
+    make_shape,
+)
+
+# Spark leaves the sockets it fetches results through to the garbage collector.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning"
+)
+
+USERS = make_shape("users", {"id": "int64", "name": "text"})
+ORDERS = make_shape("orders", {"id": "int64", "name": "text"})
+
+
+def store_again(stream: HandMadeStream, *sequences: int) -> None:
+    """Store messages again after newer ones, as a bridge did that was frozen for minutes."""
+
+    async def copy() -> None:
+        client = await stream.connect()
+        js = client.jetstream()
+        for sequence in sequences:
+            found = await js.get_msg(CDC_STREAM.name, seq=sequence)
+            headers = {"Content-Type": (found.headers or {})["Content-Type"]}
+            await js.publish(str(found.subject), found.data or b"", headers=headers)
+        await client.close()
+
+    asyncio.run(copy())
+
+
+def begin(stream: HandMadeStream) -> None:
+    """Sequences 1 to 4: two shapes, and user 1 by his first name and by his last."""
+    stream.commit(announce(USERS, 1), change("users", "INSERT", {"id": 1, "name": "old"}))
+    stream.commit(change("users", "UPDATE", {"id": 1, "name": "older"}))
+    stream.commit(change("users", "UPDATE", {"id": 1, "name": "new"}))
+    stream.send()
+
+
+@pytest.mark.parametrize(("max_messages", "ahead"), [(10_000, 20_000), (1, 1), (1, 20_000)])
+def test_changes_that_are_stored_again_do_not_take_the_mirror_back_in_time(
+    stream: HandMadeStream,
+    rig: LakeRig,
+    monkeypatch: pytest.MonkeyPatch,
+    max_messages: int,
+    ahead: int,
+) -> None:
+    """In one batch, between batches, read ahead or not: the lake stops before it, and says so."""
+    monkeypatch.setattr(app, "AHEAD_MESSAGES", ahead)
+    begin(stream)
+    store_again(stream, 3)
+
+    with pytest.raises(OutOfOrder) as stopped:
+        rig.drain(max_messages=max_messages)
+
+    assert "stream sequence 5 (cdc.users)" in str(stopped.value)
+    assert "position 0/406 seq 0" in str(stopped.value)
+    assert "had reached 0/410 seq 0" in str(stopped.value)
+    if max_messages < 3:
+        assert rig.mirror("users")[0]["name"] == "new"
+        assert len(rig.log("users")) == 3
+
+
+def test_a_restart_still_knows_what_the_lake_had_reached(
+    stream: HandMadeStream, rig: LakeRig
+) -> None:
+    """The position is kept in the lake, so a new process does not begin to believe old changes."""
+    begin(stream)
+    rig.drain()
+    store_again(stream, 3)
+
+    for _ in range(2):
+        with pytest.raises(OutOfOrder):
+            rig.drain()
+
+    assert [row["name"] for row in rig.mirror("users")] == ["new"]
+    assert rig.cuts()[-1]["stream_seq"] == 4
+
+
+def test_an_old_change_of_another_table_of_the_source_stops_the_lake(
+    stream: HandMadeStream, rig: LakeRig
+) -> None:
+    """Order is the source's, not the table's: nothing of `orders` was there before."""
+    stream.commit(announce(ORDERS, 1), announce(USERS, 1), change("users", "INSERT", {"id": 1}))
+    stream.send()
+    rig.drain()
+    stream.lsn -= 15
+    stream.commit(change("orders", "INSERT", {"id": 1}))
+    stream.send()
+
+    with pytest.raises(OutOfOrder, match=r"cdc\.orders"):
+        rig.drain()
+
+
+def test_positions_of_two_sources_are_not_compared(stream: HandMadeStream, rig: LakeRig) -> None:
+    """Several bridges may share a stream, and their databases count for themselves."""
+    begin(stream)
+    stream.lsn = 10
+    stream.commit(replace(announce(ORDERS, 1), source="8/1"), change("orders", "INSERT", {"id": 1}))
+    stream.send()
+    rig.drain()
+    stream.commit(change("orders", "INSERT", {"id": 2}))
+    stream.send()
+    rig.drain()
+    store_again(stream, 6)
+
+    with pytest.raises(OutOfOrder, match="8/1"):
+        rig.drain()
+
+    assert len(rig.mirror("orders")) == 2
+
+
+def test_messages_of_the_bridge_that_repeat_a_position_are_no_disorder(
+    stream: HandMadeStream, rig: LakeRig
+) -> None:
+    """A session message repeats the position before it; a schema message that of its change."""
+    begin(stream)
+    stream.commit(announce(USERS, 2), change("users", "INSERT", {"id": 2}, revision=2))
+    stream.commit(logical_message("audit"), change("users", "INSERT", {"id": 3}, revision=2))
+    at = stream.events[-1].place
+    session = LogicalMessage(
+        prefix=session_prefix("7/1"), content="{}", transactional=False, place=at, source="7/1"
+    )
+    stream.events.append(session)
+    stream.commit(change("users", "INSERT", {"id": 4}, revision=2))
+    stream.send()
+
+    rig.drain(max_messages=2)
+
+    assert [row["id"] for row in rig.mirror("users")] == [1, 2, 3, 4]
+
+
+def test_the_example_stops_as_well(stream: HandMadeStream, tmp_path: Path) -> None:
+    """Consumers in any language copy what the example does."""
+    begin(stream)
+    store_again(stream, 3)
+
+    async def follow() -> str:
+        client = await stream.connect()
+        follower = Follower(client, str(tmp_path / "copy.db"), ["users"])
+        follower.db.execute("CREATE TABLE users (id PRIMARY KEY, name)")
+        follower.places |= {"users": 0, EVERYTHING: 0}
+        with pytest.raises(RuntimeError, match="stored again or out of order") as stopped:
+            await follower.follow()
+        follower.db.execute("ROLLBACK")
+        assert follower.db.execute("SELECT name FROM users").fetchall() == [("new",)]
+        follower.db.close()
+        await client.close()
+        return str(stopped.value)
+
+    assert "stream sequence 5 (cdc.users.update) is at (1030, 0) after (1040, 0)" in asyncio.run(
+        follow()
+    )
