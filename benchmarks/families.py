@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from benchmarks import compression, drain, growth, lake, maintain, snapshot, steady, storing
+from benchmarks import (
+    compression,
+    drain,
+    growth,
+    lake,
+    lakeload,
+    maintain,
+    snapshot,
+    steady,
+    storing,
+)
 from benchmarks.scenario import Family, Scenario
 
 FAMILIES: tuple[Family, ...] = (
@@ -14,6 +24,7 @@ FAMILIES: tuple[Family, ...] = (
     snapshot.FAMILY,
     compression.FAMILY,
     lake.FAMILY,
+    lakeload.FAMILY,
     maintain.FAMILY,
 )
 

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
@@ -54,6 +54,14 @@ class BatchLine:
     read_seconds: float
     write_seconds: float
     at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One line of the program's log, and when it was read."""
+
+    at: float
+    fields: Mapping[str, str]
 
 
 class LakeFolder:
@@ -128,6 +136,7 @@ class LakeProcess:
         program = [sys.executable, "-m", "lake_consumer.cli", command, *flags]
         self.process = subprocess.Popen(program, env=environ, stdout=subprocess.PIPE, text=True)
         self.batches: list[BatchLine] = []
+        self.events: list[Event] = []
         self.said: list[str] = []
         self.peak_mb = 0.0
         self.cpu_seconds: dict[str, float] = {}
@@ -139,8 +148,9 @@ class LakeProcess:
     def _read(self) -> None:
         for line in self.process.stdout or ():
             self.said.append(line)
-            if 'msg="batch applied"' in line:
-                fields = dict(_FIELD.findall(line))
+            fields = {name: value.strip('"') for name, value in _FIELD.findall(line)}
+            self.events.append(Event(time.monotonic(), fields))
+            if fields.get("msg") == "batch applied":
                 self.batches.append(
                     BatchLine(
                         int(fields["messages"]),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import LiteralString
 import nats
 import psycopg
 from nats.js.api import RawStreamMsg, StreamInfo
-from psycopg.sql import SQL
+from psycopg.sql import SQL, Identifier
 
 from benchmarks.measure import settle
 from benchmarks.scenario import Wrong
@@ -52,9 +52,14 @@ class Stack:
             raise Wrong(f"no answer to {statement}")
         return found
 
-    def publish(self) -> None:
-        """Publish every table, from now on."""
-        self.execute(f"CREATE PUBLICATION {PUBLICATION} FOR ALL TABLES")
+    def publish(self, tables: Sequence[str] = ()) -> None:
+        """Publish these tables, or every table, from now on."""
+        named = SQL("TABLE {}").format(SQL(", ").join(map(Identifier, tables)))
+        self.connection.execute(
+            SQL("CREATE PUBLICATION {} FOR {}").format(
+                Identifier(PUBLICATION), named if tables else SQL("ALL TABLES")
+            )
+        )
         self.execute("SELECT pg_create_logical_replication_slot('origin', 'pgoutput')")
 
     def forget_wal(self) -> None:

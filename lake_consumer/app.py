@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from lake_consumer import maintaining
 from lake_consumer.batches import Batch, BatchLimits, Mark, Pace, plan_batch
 from lake_consumer.config import LakeConfig
-from lake_consumer.errors import MessagesMissing, StreamMissing
+from lake_consumer.errors import MessagesMissing, StreamMissing, StreamShorter
 from lake_consumer.exporter import Endpoints, serving
 from lake_consumer.forks import ForkMark
 from lake_consumer.gaps import Gap, next_gap
@@ -30,10 +30,11 @@ from lake_consumer.iceberg.lake import Applied, Lake
 from lake_consumer.iceberg.reading import LakeReader, read_statuses
 from lake_consumer.jetstream.stream import CdcStream, StreamState
 from lake_consumer.loader import LOOK_SECONDS, Loader
-from lake_consumer.logs import info
+from lake_consumer.logs import info, warn
 from lake_consumer.maintaining import Rounds
 from lake_consumer.metrics import Meter, Remembered
 from lake_consumer.outages import Outages
+from lake_consumer.rollback import find_rollback
 from lake_consumer.session import SessionOptions, open_session
 from lake_consumer.watermark import Watermark, plan_resume
 from schemas.positions import Lsn
@@ -204,6 +205,7 @@ class Follower:
         state = stream.state()
         resume = plan_resume(self._mark, tables.values(), state.first, state.last)
         self._interrupted_end = resume.interrupted_end
+        self._interrupted = max(tables.values(), default=None)
         self._marked_gap: int | None = None
         self._fork: ForkMark | None = None
         self.applied = resume.first - 1
@@ -217,6 +219,7 @@ class Follower:
         """Apply the next batch up to `goal` (or the stream's end); False where there is none."""
         state = self._stream.state()
         self.meter.looked(state.last, self.applied)
+        self._check_anchor(state)
         newest = state.last if goal is None else goal
         gap = self._find_gap(state, newest)
         batch = self._plan(state, newest if gap is None else gap.first - 1, gap)
@@ -270,6 +273,45 @@ class Follower:
             return True
         return not self.is_waiting
 
+    def _check_anchor(self, state: StreamState) -> None:
+        """Make sure that the stream holds what was applied; where it was rolled back, go on there.
+
+        What its sequences mean has changed then, up to where the lake stands at least.
+        """
+        if state.last < self.applied:
+            raise StreamShorter.than(self.applied, state.last)
+        anchor = self._anchor()
+        if anchor is None or not anchor.commit_lsn or state.last == self.applied:
+            return
+        is_one_source = len(self._lake.reached) <= 1
+        same = find_rollback(self._stream, state, anchor, is_one_source=is_one_source)
+        if same is None:
+            return
+        self._lake.drop_ahead()
+        self._next, first = None, same + 1
+        if self._interrupted_end is not None:
+            # Some tables have that batch and others not, and no number tells which any more.
+            first, self._interrupted_end = self.applied + 1, None
+        self.applied = max(same, anchor.stream_sequence)
+        self._mark = Watermark(self.applied, 0)
+        if first > anchor.stream_sequence:
+            warn("NATS lost messages and has them again under other numbers: nothing is missing",
+                 applied=anchor.stream_sequence, found_at=same)  # fmt: skip
+            return
+        lost = Gap(first, self.applied, "NATS lost messages, and their numbers are used again")
+        if self._loader is None:
+            raise MessagesMissing(f"stream {CDC_STREAM.name} lacks sequence {lost}: {lost.why}")
+        self._loader.heal(lost)
+
+    def _anchor(self) -> Watermark | None:
+        """What the newest commits to the lake say of the stream; None if that is not known."""
+        if self._interrupted_end is not None:
+            return self._interrupted
+        # A load that ends before a first batch stamps the lake with the LSN of its snapshot.
+        reached = {rung.commit_lsn for rung in self._lake.reached.values()}
+        is_known = self._mark.stream_sequence == self.applied and self._mark.commit_lsn in reached
+        return self._mark if is_known else None
+
     def _find_gap(self, state: StreamState, newest: int) -> Gap | None:
         first = self.applied + 1
         if self._marked_gap is None or self._marked_gap < first:
@@ -314,20 +356,27 @@ class Follower:
         """Go on behind a gap, if there is one; False where the stream is just not longer."""
         if gap is None:
             return False
-        missing = Gap(self.applied + 1, gap.last, gap.why)
+        missing = replace(gap, first=self.applied + 1, fork=None)
         if self._loader is None:
             raise MessagesMissing(f"stream {CDC_STREAM.name} lacks sequence {missing}: {gap.why}")
         if gap.fork is None:
             self._loader.heal(missing)
         else:
-            if missing.first < gap.first:
-                # Of a batch that a version before this one began, across the fork.
+            if missing.first < gap.first and self._is_foreign(gap.fork):
                 self._loader.heal(replace(missing, last=gap.first - 1))
             self._loader.cross_fork(gap.fork)
         self.applied = gap.last
         if self._interrupted_end is not None and self._interrupted_end <= gap.last:
             self._interrupted_end = None
         return True
+
+    def _is_foreign(self, fork: ForkMark) -> bool:
+        """Whether what could not be applied before a fork may be of another source.
+
+        PostgreSQL may die in the middle of a transaction: what is stored of it never happened.
+        """
+        # A batch that a version before this one began may reach across the fork.
+        return self._interrupted_end is not None or not self._lake.reached.keys() <= {fork.source}
 
 
 def _report(batch: Batch, applied: Applied, state: StreamState, seconds: float) -> None:

@@ -86,12 +86,27 @@ class MessagesMissing(LakeError):
     )
 
 
-class StreamReplaced(LakeError):
+class StreamShorter(LakeError):
     """The stream ends before what the lake has already applied."""
 
+    disposition = Disposition.RETRY
     advice = (
-        "The CDC stream was deleted or restored from an older copy. "
-        "Start a new lake (an empty LAKE_WAREHOUSE)."
+        "If NATS lost its newest messages (power failure, restored disk), wait: the bridge sends "
+        "them again. If stream CDC was deleted, start a new lake (an empty LAKE_WAREHOUSE)."
+    )
+    exit_code = 3
+
+    @classmethod
+    def than(cls, applied: int, last: int) -> StreamShorter:
+        return cls(f"the lake has applied stream sequence {applied}, but the stream ends at {last}")
+
+
+class StreamReplaced(LakeError):
+    """The stream holds something else than the lake has applied."""
+
+    advice = (
+        "Nothing was applied. Stream CDC lost messages or was replaced; start a new lake (an empty "
+        "LAKE_WAREHOUSE), or run one lake for each source."
     )
 
 

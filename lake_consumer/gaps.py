@@ -22,6 +22,8 @@ class Gap:
     why: str
     fork: ForkMark | None = None
     """The mark of a fork, if that is what is there."""
+    is_expired: bool = False
+    """Nobody knows any more what was there: it may have been a fork."""
 
     def __str__(self) -> str:
         return describe_gaps([(self.first, self.last)])
@@ -36,7 +38,8 @@ def next_gap(
 ) -> Gap | None:
     """The first gap at or behind sequence `first`."""
     if stream_first > first:
-        return Gap(first, stream_first - 1, "they expired or were purged before they were read")
+        why = "they expired or were purged before they were read"
+        return Gap(first, stream_first - 1, why, is_expired=True)
     found = [
         Gap(max(a, first), b, "they were deleted inside the stream") for a, b in holes if b >= first
     ]

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from lake_consumer.errors import StreamReplaced
+from lake_consumer.errors import StreamShorter
 
 STREAM_SEQUENCE = "bridge.stream-sequence"
 COMMIT_LSN = "bridge.commit-lsn"
@@ -70,9 +70,7 @@ def plan_resume(
     """
     reached = max([cuts, *tables]).stream_sequence
     if stream_last < reached:
-        raise StreamReplaced(
-            f"the lake has applied stream sequence {reached}, but the stream ends at {stream_last}"
-        )
+        raise StreamShorter.than(reached, stream_last)
     first = cuts.stream_sequence + 1
     if cuts == EMPTY:
         # A new lake begins with what the stream still holds.

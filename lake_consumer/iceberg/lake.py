@@ -238,6 +238,9 @@ class Lake:
         """
         self.drop_ahead()
         self.states.position = gap.last
+        if gap.is_expired:
+            # Behind a fork that expired unread, positions are below those of the dead branch.
+            self._reached = {}
         for table in self.states.read_all():
             log = self._tables.load(log_of(table))
             properties = self._tables.properties(log)

@@ -11,12 +11,15 @@ import pytest
 from examples.follow_sqlite import EVERYTHING, Follower
 from lake_consumer import app
 from lake_consumer.errors import OutOfOrder
+from lake_consumer.iceberg.reading import open_catalog
+from lake_consumer.tablestates import read_gaps
 from schemas.events import LogicalMessage
 from schemas.streams import CDC_STREAM
 from schemas.subjects import session_prefix
 from tests.support.lake import (
     HandMadeStream,
     LakeRig,
+    Sendable,
     announce,
     change,
     logical_message,
@@ -146,6 +149,85 @@ def test_messages_of_the_bridge_that_repeat_a_position_are_no_disorder(
     rig.drain(max_messages=2)
 
     assert [row["id"] for row in rig.mirror("users")] == [1, 2, 3, 4]
+
+
+def gaps(rig: LakeRig) -> list[tuple[int, int]]:
+    """Sequences that the change log of users says it lacks."""
+    table = open_catalog(rig.catalog, rig.warehouse).load_table("public__changes.users")
+    return read_gaps(table.properties)
+
+
+def roll_back(stream: HandMadeStream, *events: Sendable) -> None:
+    """Let NATS lose every message, and the bridge send these: two users, maybe not as before."""
+    stream.delete()
+    stream.events = [*events]
+    stream.send()
+
+
+def test_a_change_that_took_the_number_of_an_applied_one_is_not_skipped(
+    stream: HandMadeStream, rig: LakeRig
+) -> None:
+    """A message of the bridge's own is not repeated, so each change is one number lower."""
+    stream.commit(announce(USERS, 1), change("users", "INSERT", {"id": 1, "name": "a"}))
+    stream.commit(logical_message("audit"))
+    stream.commit(change("users", "INSERT", {"id": 2, "name": "b"}))
+    events = [*stream.events]
+    stream.send()
+    rig.drain()
+    stream.commit(change("users", "INSERT", {"id": 3, "name": "c"}))
+    stream.commit(change("users", "INSERT", {"id": 4, "name": "d"}))
+    stream.store_snapshot(
+        USERS, [{"id": n, "name": x} for n, x in enumerate("abcd", 1)], lsn=stream.lsn + 1, at=5
+    )
+    roll_back(stream, *(one for one in events if one.subject != "cdc._message.audit"),
+              *stream.events)  # fmt: skip
+
+    rig.catch_up()
+
+    assert [row["name"] for row in rig.mirror("users")] == ["a", "b", "c", "d"]
+    assert [row["new"]["id"] for row in rig.log("users")] == [1, 2, 4]
+    assert gaps(rig) == [(4, 4)]
+
+
+def test_a_change_that_moved_up_is_not_applied_again(stream: HandMadeStream, rig: LakeRig) -> None:
+    """A message more stands before it: the lake finds its place by the commit."""
+    stream.commit(announce(USERS, 1), change("users", "INSERT", {"id": 1, "name": "a"}))
+    before = [*stream.events]
+    stream.commit(logical_message("audit"))
+    audit = stream.events[-1]
+    stream.commit(change("users", "INSERT", {"id": 2, "name": "b"}))
+    after = stream.events[-1]
+    stream.events = [*before, after]
+    stream.send()
+    rig.drain()
+    stream.commit(change("users", "INSERT", {"id": 3, "name": "c"}))
+    roll_back(stream, *before, audit, after, *stream.events)
+
+    rig.drain()
+
+    assert [row["name"] for row in rig.mirror("users")] == ["a", "b", "c"]
+    assert [row["new"]["id"] for row in rig.log("users")] == [1, 2, 3]
+    assert gaps(rig) == []
+
+
+def test_positions_may_fall_behind_messages_that_expired_unread(
+    stream: HandMadeStream, rig: LakeRig
+) -> None:
+    """A fork may have been among them; every mirror is rebuilt from a snapshot anyway."""
+    begin(stream)
+    rig.drain()
+    stream.commit(logical_message("audit"))
+    stream.send()
+    stream.forget(6, before=True)
+    stream.lsn = 500
+    stream.commit(change("users", "INSERT", {"id": 3, "name": "later"}))
+    stream.store_snapshot(USERS, [{"id": 3, "name": "later"}], lsn=stream.lsn + 1, at=6)
+    stream.send()
+
+    rig.catch_up()
+
+    assert [row["name"] for row in rig.mirror("users")] == ["later"]
+    assert rig.log("users")[-1]["stream_seq"] == 6
 
 
 def test_the_example_stops_as_well(stream: HandMadeStream, tmp_path: Path) -> None:

@@ -9,15 +9,16 @@ from pathlib import Path
 import msgpack
 import pytest
 
-from benchmarks import growth, plots, report, results
+from benchmarks import growth, lakeload, plots, report, results
 from benchmarks.charts import Series, bars, lines
 from benchmarks.compression import rows_of, squeeze
 from benchmarks.families import FAMILIES, SCENARIOS
 from benchmarks.listener import Arrivals, percentile
 from benchmarks.results import Result, sum_up
 from benchmarks.runner import measure
-from benchmarks.scenario import Figures, Scenario, Setting
+from benchmarks.scenario import Figures, Scenario, Setting, Wrong
 from bridge.compression import Samples
+from schemas.positions import Lsn
 from schemas.snapshots import moment
 from tests.support.stream import StoredMessage
 
@@ -47,6 +48,17 @@ def test_a_percentile_is_a_value_that_was_seen() -> None:
     assert [percentile(values, share) for share in (0.5, 0.99, 1.0)] == [51, 100, 100]
     with pytest.raises(ValueError, match="nothing arrived"):
         percentile([], 0.5)
+
+
+def test_a_commit_is_as_old_as_the_first_batch_that_reaches_it() -> None:
+    """Two commits of one batch have two ages, and a batch that shows nothing new counts not."""
+    commits = [(1.0, Lsn(10)), (2.0, Lsn(20)), (3.0, Lsn(30))]
+
+    found = lakeload.ages(commits, [(1.5, Lsn(9)), (4.0, Lsn(25)), (4.5, Lsn(25)), (6.0, Lsn(99))])
+
+    assert found == [3.0, 2.0, 3.0]
+    with pytest.raises(Wrong, match="no batch reached the commit at 0/1E"):
+        lakeload.ages(commits, [(4.0, Lsn(25))])
 
 
 def test_growth_compares_its_ends() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Event
 from types import SimpleNamespace
 from typing import Any
@@ -15,13 +15,20 @@ from lake_consumer import app
 from lake_consumer.app import Follower
 from lake_consumer.batches import Batch, BatchLimits, Mark
 from lake_consumer.config import LakeConfig, read_config
-from lake_consumer.errors import MessagesMissing, NatsUnreachable, StreamMissing, StreamReplaced
+from lake_consumer.errors import (
+    MessagesMissing,
+    NatsUnreachable,
+    StreamMissing,
+    StreamReplaced,
+    StreamShorter,
+)
 from lake_consumer.forks import ForkMark
 from lake_consumer.gaps import Gap
 from lake_consumer.iceberg.lake import Applied
 from lake_consumer.jetstream.stream import StreamState
 from lake_consumer.loader import LOOK_SECONDS
 from lake_consumer.metrics import Meter
+from lake_consumer.order import Rung
 from lake_consumer.watermark import EMPTY, Watermark
 
 TIME = "2025-12-08T13:45:21.719719Z"
@@ -100,6 +107,7 @@ class MemoryLake:
     dropped: int = 0
     dies: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
+    reached: Mapping[str, Rung] = field(default_factory=dict)
     while_applying: Callable[[], None] = lambda: None
     states: Any = field(
         default_factory=lambda: SimpleNamespace(parked=lambda: ["a"], loading=lambda: ["b", "c"])
@@ -182,7 +190,8 @@ def drain(follower: Follower, goal: int | None = None) -> int:
 
 
 def mark(sequence: int) -> Watermark:
-    return Watermark(sequence, sequence, TIME)
+    """A commit to the lake that does not say of what commit it is."""
+    return Watermark(sequence, 0, TIME)
 
 
 def test_batches_follow_each_other_and_the_consumer_is_told_afterwards() -> None:
@@ -359,6 +368,27 @@ def test_a_fork_is_crossed_between_batches_and_lacks_nothing() -> None:
     assert not loader.healed
 
 
+@pytest.mark.parametrize(("other", "healed"), [("7/1/s", []), ("8/1/s", [(1, 4)])])
+def test_a_transaction_that_the_fork_cut_off_is_no_gap(
+    other: str, healed: list[tuple[int, int]]
+) -> None:
+    """PostgreSQL died while it sent it. What is not of the fork's source alone may be missed."""
+
+    class CutOff(MemoryStream):
+        def look(self, sequence: int) -> Mark:
+            found = super().look(sequence)
+            return replace(found, last=found.last and sequence != 4)
+
+    fork = ForkMark(5, "7/1/s", "7", 2, 100)
+    lake, loader = MemoryLake(reached={other: Rung(0, 0)}), MemoryLoader()
+
+    drain(follow(CutOff([4, 1, 4], fork=fork), lake, loader))
+
+    assert loader.crossed == [fork]
+    assert [(gap.first, gap.last) for gap in loader.healed] == healed
+    assert lake.ranges == [(6, 9)]
+
+
 def test_a_fork_behind_an_interrupted_batch_is_crossed_again_before_it() -> None:
     """A table has the batch, and no cut says that the fork was crossed."""
     fork = ForkMark(5, "7/1/s", "7", 2, 100)
@@ -437,9 +467,101 @@ def test_nothing_is_read_ahead_across_a_gap(monkeypatch: pytest.MonkeyPatch) -> 
     assert [(gap.first, gap.last) for gap in loader.healed] == [(9, 10)]
 
 
-def test_a_stream_that_was_replaced_is_refused() -> None:
-    with pytest.raises(StreamReplaced):
+def test_a_stream_that_is_shorter_than_what_was_applied_is_waited_for() -> None:
+    """At the beginning and later on: the bridge sends again what NATS lost."""
+    with pytest.raises(StreamShorter):
         follow(MemoryStream([4]), MemoryLake(mark(8)))
+    stream = MemoryStream([4, 4])
+    follower = follow(stream, MemoryLake())
+    follower.step(None)
+    stream.transactions.pop()
+
+    with pytest.raises(StreamShorter, match="applied stream sequence 8, but the stream ends at 4"):
+        follower.step(None)
+
+
+def stand_at(stream: MemoryStream, transactions: list[int]) -> tuple[Follower, MemoryLake, Any]:
+    """A lake that has applied these transactions of a stream that holds others by now."""
+    before = MemoryStream(transactions)
+    lake, loader = MemoryLake(), MemoryLoader()
+    follower = follow(before, lake, loader, max_messages=100)
+    follower.step(None)
+    lake.reached = {"7/1/slot": Rung(lake.batches[-1].commit_lsn, 7)}
+    lake.cuts = Watermark(lake.batches[-1].last, lake.batches[-1].commit_lsn, TIME)
+    return follow(stream, lake, loader, max_messages=100), lake, loader
+
+
+def test_a_stream_whose_numbers_did_not_change_is_read_on() -> None:
+    follower, lake, loader = stand_at(MemoryStream([4, 4, 4]), [4, 4])
+
+    drain(follower)
+
+    assert lake.ranges == [(1, 8), (9, 12)]
+    assert not loader.healed
+
+
+def test_changes_that_moved_below_what_was_applied_are_missing() -> None:
+    """A message was not sent again, so the next transaction begins one number too early."""
+    follower, lake, loader = stand_at(MemoryStream([3, 4, 4, 4]), [4, 4])
+
+    drain(follower)
+
+    assert [(gap.first, gap.last) for gap in loader.healed] == [(8, 8)]
+    assert lake.ranges == [(1, 8), (9, 15)]
+    assert lake.dropped
+
+
+def test_changes_that_moved_up_are_not_applied_again() -> None:
+    """A message more was stored: the lake stands one number higher, and nothing is missing."""
+    follower, lake, loader = stand_at(MemoryStream([5, 4, 4]), [4, 4])
+
+    drain(follower)
+
+    assert lake.ranges == [(1, 8), (10, 13)]
+    assert not loader.healed
+
+
+def test_a_rolled_back_stream_is_noticed_by_a_lake_that_runs() -> None:
+    """NATS may be back, and full again, between two looks."""
+    stream, lake, loader = MemoryStream([4, 4]), MemoryLake(), MemoryLoader()
+    follower = follow(stream, lake, loader, max_messages=100)
+    follower.step(None)
+    lake.reached = {"7/1/slot": Rung(200, 7)}
+    stream.transactions[:] = [3, 4, 4]
+
+    drain(follower)
+
+    assert [(gap.first, gap.last) for gap in loader.healed] == [(8, 8)]
+
+
+def test_an_interrupted_batch_whose_numbers_changed_is_a_gap() -> None:
+    """Some tables have it and others not, and no number tells which any more."""
+    lake, loader = MemoryLake(Watermark(4, 100, TIME), (Watermark(8, 200, TIME),)), MemoryLoader()
+    lake.reached = {"7/1/slot": Rung(100, 7)}
+
+    drain(follow(MemoryStream([4, 5, 4]), lake, loader, max_messages=100))
+
+    assert [(gap.first, gap.last) for gap in loader.healed] == [(5, 9)]
+    assert lake.ranges == [(10, 13)]
+
+
+def test_where_several_sources_stand_in_a_rolled_back_stream_is_not_known() -> None:
+    follower, lake, _ = stand_at(MemoryStream([3, 4, 4]), [4, 4])
+    lake.reached = {**lake.reached, "8/1/other": Rung(100, 7)}
+
+    with pytest.raises(StreamReplaced, match="several sources"):
+        follower.step(None)
+
+
+def test_a_lake_that_a_load_stamped_is_not_taken_for_a_rolled_back_one() -> None:
+    """Before the first batch it stands at the LSN of a snapshot, which is no message's."""
+    lake, loader = MemoryLake(Watermark(4, 150, TIME)), MemoryLoader()
+    lake.reached = {"7/1/slot": Rung(100, 7)}
+
+    drain(follow(MemoryStream([4, 4]), lake, loader, max_messages=100))
+
+    assert lake.ranges == [(5, 8)]
+    assert not loader.healed
 
 
 def test_a_new_lake_begins_with_what_the_stream_still_holds() -> None:

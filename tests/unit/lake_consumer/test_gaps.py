@@ -15,6 +15,8 @@ def test_what_expired_before_it_was_read_is_a_gap() -> None:
     assert gap is not None
     assert (gap.first, gap.last) == (51, 59)
     assert str(gap) == "51-59"
+    assert gap.is_expired
+    assert not any(found.is_expired for found in [next_gap(51, 51, ((70, 71),), None)] if found)
 
 
 def test_the_first_of_several_breaks_comes_first() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from lake_consumer.errors import StreamReplaced
+from lake_consumer.errors import StreamShorter
 from lake_consumer.watermark import EMPTY, Resume, Watermark, plan_resume
 
 
@@ -40,9 +40,9 @@ def test_a_first_batch_that_was_interrupted_is_taken_again() -> None:
     assert plan_resume(EMPTY, [at(20)], 1, 80) == Resume(1, 20)
 
 
-def test_a_stream_made_anew_stops_the_lake() -> None:
-    """Its sequences mean other changes than the ones the lake has."""
-    with pytest.raises(StreamReplaced, match="ends at 10"):
+def test_a_stream_that_is_shorter_than_what_was_applied_is_waited_for() -> None:
+    """NATS lost its newest messages, which the bridge sends again, or another stream is there."""
+    with pytest.raises(StreamShorter, match="ends at 10"):
         plan_resume(at(50), [at(50)], 1, 10)
 
 
