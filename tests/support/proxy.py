@@ -19,6 +19,9 @@ class Proxy:
         self._open: list[socket.socket] = []
         self._lock = threading.Lock()
         self.swallow_answers = threading.Event()
+        self.swallow_after = b""
+        """What is sent to the server before answers are swallowed."""
+
         self.held = b""
         """What came for the server since it is held."""
 
@@ -77,6 +80,8 @@ class Proxy:
             while data := source.recv(1 << 16):
                 if answers and self.swallow_answers.is_set():
                     continue
+                if not answers and self.swallow_after and self.swallow_after in data:
+                    self.swallow_answers.set()
                 if not answers and not self._flowing.is_set():
                     self.held += data
                     self._flowing.wait()
