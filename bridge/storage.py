@@ -112,7 +112,7 @@ class TableStorage:
     """OIDs of the catalog rows that put the table into the publication."""
 
     publishing: str = ""
-    """Row filter, column list and published operations, as one text."""
+    """Row filter, column list, published operations and who wrote them last, as one text."""
 
     leaves: Mapping[int, File] = field(default_factory=dict)
     """By OID, the file of every partition below a table that is published as their root."""

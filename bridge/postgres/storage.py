@@ -38,6 +38,8 @@ _LOOK_AGAIN_SECONDS = 0.01
 
 # Not by pg_get_publication_tables, which waits for a lock on each table. Every table is joined with
 # its ancestors and those with what publishes them: looked up for each table, that takes its square.
+# Who wrote a row last shows what was changed and changed back between two looks: the publication's
+# options or name, and the schema of a table that is published with its schema.
 _TABLES = """
     WITH RECURSIVE line AS (
         SELECT oid AS relid, oid AS above, relnamespace, relispartition
@@ -50,27 +52,29 @@ _TABLES = """
           JOIN pg_class c ON c.oid = i.inhparent
          WHERE line.relispartition
     ), publication AS (
-        SELECT * FROM pg_publication WHERE pubname = %(publication)s
+        SELECT *, xmin::text AS written_by FROM pg_publication WHERE pubname = %(publication)s
     ), member AS (
         SELECT m.relid, array_agg(m.oid::bigint ORDER BY m.oid) AS oids,
-               string_agg(m.list, ' ' ORDER BY m.oid) AS lists,
+               string_agg(m.list, ' ' ORDER BY m.oid, m.list) AS lists,
                bool_or(m.is_own) AS is_own, bool_or(NOT m.is_own) AS is_above
           FROM (SELECT line.relid, line.relid = line.above AS is_own, r.oid,
                        concat(r.prattrs::text, '/', md5(r.prqual::text)) AS list
                   FROM line JOIN pg_publication_rel r ON r.prrelid = line.above
                   JOIN publication p ON p.oid = r.prpubid
                 UNION ALL
-                SELECT line.relid, line.relid = line.above, s.oid, NULL
+                SELECT line.relid, line.relid = line.above, s.oid, d.xmin::text
                   FROM line JOIN pg_publication_namespace s ON s.pnnspid = line.relnamespace
-                  JOIN publication p ON p.oid = s.pnpubid) m
+                  JOIN publication p ON p.oid = s.pnpubid
+                  JOIN pg_depend d ON d.classid = 'pg_class'::regclass AND d.objid = line.above
+                   AND d.objsubid = 0 AND d.refclassid = 'pg_namespace'::regclass) m
          GROUP BY m.relid
     )
     SELECT c.oid::bigint AS relation_id, n.nspname AS schema, c.relname AS table,
            c.relkind::text AS kind, c.relfilenode::bigint AS filenode,
            c.reltoastrelid::bigint AS toast, c.xmin::text::bigint AS written_by,
            c.cmin::text::int AS command,
-           concat_ws(' ', p.pubinsert, p.pubupdate, p.pubdelete, p.pubtruncate, p.pubviaroot,
-                     to_jsonb(p) ->> 'pubgencols', member.lists) AS publishing,
+           concat_ws(' ', p.written_by, p.pubinsert, p.pubupdate, p.pubdelete, p.pubtruncate,
+                     p.pubviaroot, to_jsonb(p) ->> 'pubgencols', member.lists) AS publishing,
            array_remove(member.oids || CASE WHEN p.puballtables THEN p.oid::bigint END, NULL)
                AS membership
       FROM publication p CROSS JOIN line

@@ -10,6 +10,7 @@ import pytest
 from psycopg.rows import dict_row
 
 from bridge.postgres import storage
+from bridge.storage import TableStorage, compare
 from examples.embedded import EmbeddedPostgres
 from tests.conftest import Connection
 
@@ -79,6 +80,78 @@ def test_the_published_tables_are_those_that_postgres_lists(
                     }
 
     asyncio.run(read())
+
+
+UNSEEN = "UPDATE s.plain SET v = 'unseen' WHERE id = 1"
+FLICKERS = {
+    "operations": ("ALTER PUBLICATION pub SET (publish = 'insert')", UNSEEN,
+                   "ALTER PUBLICATION pub SET (publish = 'insert, update, delete, truncate')"),
+    "name": ("ALTER PUBLICATION pub RENAME TO other", UNSEEN,
+             "ALTER PUBLICATION other RENAME TO pub"),
+    "via root": ("ALTER PUBLICATION pub SET (publish_via_partition_root = true)", UNSEEN,
+                 "ALTER PUBLICATION pub SET (publish_via_partition_root = false)"),
+    "created again": ("DROP PUBLICATION pub", UNSEEN, "CREATE PUBLICATION pub {}"),
+}  # fmt: skip
+"""What leaves a change out and is undone in the same transaction."""
+
+BY_TABLE = {
+    "membership": ("ALTER PUBLICATION pub DROP TABLE s.plain", UNSEEN,
+                   "ALTER PUBLICATION pub ADD TABLE s.plain"),
+    "row filter": ("ALTER PUBLICATION pub SET TABLE s.plain WHERE (false)", UNSEEN,
+                   "ALTER PUBLICATION pub SET TABLE s.plain"),
+}  # fmt: skip
+BY_SCHEMA = {
+    "schema": ("ALTER TABLE s.plain SET SCHEMA s2", UNSEEN.replace("s.", "s2."),
+               "ALTER TABLE s2.plain SET SCHEMA s"),
+    "membership": ("ALTER PUBLICATION pub DROP TABLES IN SCHEMA s", UNSEEN,
+                   "ALTER PUBLICATION pub ADD TABLES IN SCHEMA s"),
+}  # fmt: skip
+HARMLESS = (
+    "VACUUM FULL s.plain", "ANALYZE s.plain", "GRANT SELECT ON s.plain TO PUBLIC",
+    "COMMENT ON PUBLICATION pub IS 'ours'", "CREATE INDEX ON s.plain (v)",
+    "VACUUM FREEZE pg_publication", "CREATE TABLE s2.other (id int PRIMARY KEY)",
+    "ALTER TABLE s.plain RENAME TO name", "ALTER TABLE s.name RENAME TO plain",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("what", "flickers"),
+    [
+        ("FOR TABLE s.plain", FLICKERS | BY_TABLE),
+        ("FOR TABLES IN SCHEMA s", FLICKERS | BY_SCHEMA),
+        ("FOR ALL TABLES", FLICKERS),
+    ],
+)
+def test_what_was_changed_and_changed_back_between_two_looks_leaves_a_trace(
+    connection: Connection, postgres: EmbeddedPostgres, what: str, flickers: dict[str, Any]
+) -> None:
+    """PostgreSQL sends no change that the publication does not cover at that moment."""
+    for statement in ("CREATE SCHEMA s", "CREATE SCHEMA s2", f"CREATE PUBLICATION pub {what}"):
+        if "PUBLICATION" in statement:
+            connection.execute("CREATE TABLE s.plain (id int PRIMARY KEY, v text)")
+            connection.execute("INSERT INTO s.plain VALUES (1, 'seen')")
+        connection.execute(statement)
+
+    async def look() -> TableStorage:
+        async with await psycopg.AsyncConnection.connect(
+            postgres.dsn(connection.info.dbname), autocommit=True, row_factory=dict_row
+        ) as source:
+            (table,) = (
+                table.storage
+                for table in (await storage.read_storage(source, "pub")).tables.values()
+                if str(table.name) == "s.plain"
+            )
+            return table
+
+    def traces(*statements: str) -> tuple[str, ...]:
+        before = asyncio.run(look())
+        for statement in statements:
+            connection.execute(statement)
+        return compare(before, asyncio.run(look()), is_watched=True, truncated_by=())
+
+    assert traces(*HARMLESS) == ()
+    for name, statements in flickers.items():
+        assert traces("BEGIN", *(one.format(what) for one in statements), "COMMIT"), name
 
 
 @pytest.mark.parametrize("listed", [False, True])
