@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from functools import partial
 from itertools import count
 
+from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
@@ -18,7 +19,7 @@ from lake_consumer.iceberg.adding import FileAdder
 from lake_consumer.iceberg.deleting import RowDeleter
 from lake_consumer.iceberg.load_mirror import LoadMirrors
 from lake_consumer.iceberg.load_state import Mirror, SnapshotLoad
-from lake_consumer.iceberg.load_tail import LogTails, Tail, Window, keep, open_part
+from lake_consumer.iceberg.load_tail import LogTails, Tail, Window, open_part
 from lake_consumer.iceberg.loading import merge
 from lake_consumer.iceberg.merge import delete_sql
 from lake_consumer.iceberg.mirror import BROADCAST_ROWS
@@ -66,8 +67,7 @@ class LoadPublisher:
         if tail is None:
             staging.publish_at_once(partial(self._stage, load, mirror))
             return
-        with ExitStack() as kept:
-            staging.publish(partial(self._stage_by_spark, load, mirror, tail, kept))
+        staging.publish(partial(self._stage_by_spark, load, mirror, tail))
 
     def _fold_rest(self, load: SnapshotLoad, mirror: Mirror, window: Window) -> Tail | None:
         """Fold the rest of the tail over the load's files; gives it if that takes Spark."""
@@ -93,9 +93,7 @@ class LoadPublisher:
             raise LookupError(f"Iceberg has other names for files of {load.table}: {found}")
         self._deleter.add_vectors(change, mirror.table, load.vectors.values(), branch)
 
-    def _stage_by_spark(
-        self, load: SnapshotLoad, mirror: Mirror, tail: Tail, kept: ExitStack, to: str
-    ) -> None:
+    def _stage_by_spark(self, load: SnapshotLoad, mirror: Mirror, tail: Tail, to: str) -> None:
         """Write the loaded files to a branch, and let Spark bring the tail over them."""
         table, keyed, branch = mirror.table, tail.keyed, branch_of(to)
         if tail.facts.truncated:
@@ -104,7 +102,10 @@ class LoadPublisher:
             self._stage(load, mirror, table, branch)
         table.refresh()
         loaded = int(table.refs().get(branch).snapshotId())
-        folded = keep(tail.fold(self._tables.columns(table), None), kept)
+        # Not only kept: Spark plans no view that still refers to the change log (copy-on-write).
+        folded = tail.fold(self._tables.columns(table), None).localCheckpoint(
+            storageLevel=StorageLevel.DISK_ONLY
+        )
         self._delete(open_part(folded, "held", keyed.schema), tail, to)
         left = open_part(folded, "rows", mirror_arrow_schema(self._tables.columns(table)))
         if tail.facts.unchanged:

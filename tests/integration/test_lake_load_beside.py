@@ -18,6 +18,7 @@ import pytest
 from examples.embedded import EmbeddedNats, EmbeddedPostgres
 from lake_consumer import initial_load
 from lake_consumer.app import Follower
+from lake_consumer.formats import FORMAT_SETTING
 from lake_consumer.iceberg import load_tail
 from lake_consumer.iceberg.chunk_files import ChunkPlan, UnitDone
 from lake_consumer.iceberg.lake import Lake
@@ -192,6 +193,24 @@ def test_a_table_that_changes_during_its_load_ends_equal(
         begin_held(follower)
         bridge.execute("UPDATE big SET body = 'later' WHERE id < 100")
         apply_all(bridge, follower)
+        with let_go(rig, follower):
+            assert_equal(rig, connection, "big")
+        assert not rig.notes()
+
+
+@pytest.mark.parametrize("kinds", [("rows", "keys", "toast", "columns"), ("truncate",)])
+def test_spark_brings_the_tail_over_a_load_that_is_copied_on_write(
+    kinds: tuple[str, ...], bridge: Rig, rig: LakeRig, connection: Connection
+) -> None:
+    """The format that every reader understands has no deletion vectors."""
+    rig.spark.conf.set(FORMAT_SETTING, "v2-cow")
+    bridge.execute(*_TABLES)
+    bridge.start()
+    with following_held(rig) as follower:
+        begin_held(follower)
+        bridge.execute(*(statement for kind in kinds for statement in _CHANGES[kind]))
+        apply_all(bridge, follower)
+
         with let_go(rig, follower):
             assert_equal(rig, connection, "big")
         assert not rig.notes()
