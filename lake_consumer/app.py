@@ -73,6 +73,10 @@ def drain(config: LakeConfig, stop: Event, on_ready: Callable[[], None] = lambda
             if follower.is_waiting:
                 stop.wait(LOOK_SECONDS)
         follower.close()
+        if follower.applied < goal and not stop.is_set():
+            warn("the stream ends inside a transaction", messages=goal - follower.applied,
+                 meaning="its changes are in the lake when all of it is stored",
+                 remedy="run drain again")  # fmt: skip
         info("drained", applied=follower.applied, stream_end=goal)
 
 

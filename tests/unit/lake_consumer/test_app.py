@@ -732,6 +732,20 @@ def test_a_drain_applies_all_there_is_and_leaves_nothing_open(program: Program) 
     assert [session.short for session in program.sessions] == [True]
 
 
+def test_a_drain_says_what_it_could_not_apply_yet(
+    program: Program, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The bridge is still storing the transaction that the stream ends with."""
+    monkeypatch.setattr(program.stream, "look", lambda _: Mark(
+        commit_lsn=100, ordinal=0, last=False, commit_ts=TIME
+    ))  # fmt: skip
+
+    app.drain(program.config, Stop(after=9))
+
+    assert 'msg="the stream ends inside a transaction" messages=' in capsys.readouterr().out
+    assert program.lake.ranges == []
+
+
 def test_a_drain_waits_while_a_snapshot_is_due(program: Program) -> None:
     program.loader.due = True
     stop = Stop(after=9)
