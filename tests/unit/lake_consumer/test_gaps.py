@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from lake_consumer.forks import ForkMark
 from lake_consumer.gaps import Gap, join_sequences, next_gap
 
 
@@ -45,3 +46,13 @@ def test_a_gap_of_one_message_right_where_reading_goes_on_is_one() -> None:
     assert (holes.first, holes.last) == (5, 5)
     assert marked is not None
     assert (marked.first, marked.last) == (5, 5)
+
+
+def test_a_fork_is_a_gap_at_its_own_place() -> None:
+    fork = ForkMark(60, "7/1/s", "7", 2, 100)
+
+    gap = next_gap(51, 51, ((70, 71),), None, fork)
+
+    assert gap is not None
+    assert (gap.first, gap.last, gap.fork) == (60, 60, fork)
+    assert next_gap(61, 51, (), None, fork) is None
