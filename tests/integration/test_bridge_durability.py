@@ -10,12 +10,19 @@ import pytest
 
 from examples.embedded import EmbeddedNats, EmbeddedPostgres
 from schemas.positions import Lsn
+from schemas.streams import CDC_STREAM
 from schemas.subjects import GAP_PREFIX
 from tests.conftest import Connection
 from tests.support.bridge import BridgeProcess, wait_for
 from tests.support.natscluster import Disk
 from tests.support.proxy import Proxy
-from tests.support.stream import StoredMessage, read_source, read_stream, remove_messages
+from tests.support.stream import (
+    StoredMessage,
+    delete_stream,
+    read_source,
+    read_stream,
+    remove_messages,
+)
 
 SESSIONS_AT_MOST = 500
 
@@ -195,6 +202,30 @@ def test_a_new_process_marks_a_gap_where_whole_transactions_are_missing(
         wait_acked(bridge, rows.insert(12, 12))
         assert len(gaps(nats)) == 1, "a mark is made once"
         assert bridge.status()["lost_tails"]["count"] == 0
+
+
+def test_a_new_process_marks_a_gap_where_the_stream_was_deleted(
+    nats: EmbeddedNats, rows: Rows, tmp_path: Path
+) -> None:
+    """An empty stream looks like the first start; its sequences count from one again."""
+    bridge = rows.bridge(nats, tmp_path / "bridge.log", "--durability", "acked")
+    with bridge:
+        bridge.wait_streaming()
+        end = rows.insert(1, 10)
+        wait_for(lambda: rows.confirmed() >= end, "the slot to move")
+        stored = read_stream(nats.url)
+        wait_remembered(nats, "confirmed", stored[-2])
+        assert bridge.terminate() == 0
+        delete_stream(nats.url, CDC_STREAM.name)
+
+        bridge.start()
+        wait_for(lambda: gaps(nats), "the mark")
+        wait_acked(bridge, rows.insert(11, 11))
+
+        assert rows.stored(nats) == [11]
+        lost = {"count": 1, "messages": stored[-1].sequence, "gaps_marked": 1}
+        assert bridge.status()["lost_tails"] == lost
+        assert [gap["missing_until"] >= end for gap in gaps(nats)] == [True]
 
 
 def test_a_new_process_reports_a_lost_tail_that_it_sends_again(
