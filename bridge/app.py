@@ -190,7 +190,8 @@ class Bridge:
                 ours = await catalog.source_id(source, config.slot)
             dictionaries = DictionaryStore(js, config.nats)
             registry = Registry(js, self._codec, oversize, dictionaries, str(ours))
-            continuity = Continuity(config, registry, SourceStore(js, str(ours)), ours, self.status)
+            sources = SourceStore(js, str(ours))
+            continuity = Continuity(config, registry, sources, ours, self.status)
             is_new = await self._slot(source, registry, continuity, ours)
             watch, memory, known = await self._register_tables(source, registry, ours)
             tables = [seen.name for seen in memory.seen.values()]
@@ -220,7 +221,9 @@ class Bridge:
                 continuity.marking_forks(wal.history, None if is_new else start_lsn, behind)
             )
             stored = await continuity.stored_end(source, wal, tables, pulse)
-            await self._tails.check(js, registry, ours, start_lsn, stored.position)
+            await self._tails.check(
+                js, registry, sources, ours=ours, start_lsn=start_lsn, stored=stored.position
+            )
             with control.translated(config.nats):
                 since = await read_stored_since(nats, registry, tables, stored.position, hold)
                 progress = Progress(start_lsn, hold=hold, stored=since)
@@ -251,22 +254,24 @@ class Bridge:
             )
             stack.push_async_callback(end, {serving}, patience=FAREWELL_SECONDS)
             self._streaming(start_lsn, stored)
-            keeping = self._keep(fence, lane) if shared else None
+            keeping = [self._tails.keep(sources, lane, progress, stored.position)]
+            if shared:
+                keeping.append(self._keep(fence, lane))
             await self._stream(pipeline, watch, keeping)
+            await self._tails.keep_now(sources, lane, progress, stored.position)
 
     async def _stream(
         self,
         pipeline: Pipeline,
         watch: CatalogWatch,
-        keeping: Coroutine[None, None, None] | None,
+        keeping: Iterable[Coroutine[None, None, None]],
     ) -> None:
         """Run the pipeline, and what watches beside it, until one of them ends."""
         watchers = {
             asyncio.create_task(self._watch(), name="watch"),
             asyncio.create_task(watch.run(pipeline), name="catalog"),
+            *(asyncio.create_task(each, name="keeping") for each in keeping),
         }
-        if keeping is not None:
-            watchers.add(asyncio.create_task(keeping, name="fence"))
         running = asyncio.create_task(pipeline.run(self._stop), name="pipeline")
         try:
             await until_first({*watchers, running})

@@ -119,6 +119,11 @@ class Progress:
         self._age(now)
         return self._safe
 
+    def proof_at(self, moment: float) -> int:
+        """Give the proof of the mark that is safe by a moment, as far as is known now."""
+        due = [proof for at, _, _, proof in self._aging if at <= moment]
+        return due[-1] if due else self.safe_proof
+
     def _age(self, now: float) -> None:
         while self._aging and self._aging[0][0] <= now:
             _, self._safe_lsn, self._safe, self.safe_proof = self._aging.popleft()

@@ -5,9 +5,10 @@ of a stream away. What PostgreSQL was not told yet is read from the WAL and stor
 the next session begins where the stream ends. That must be reported, because consumers may have
 read what is gone. What PostgreSQL was told already cannot be read again: the gap is marked.
 
-A process knows what it saw stored (`Acknowledged`). After a restart only the slot's position is
-left. It proves a loss where the stream ends inside a transaction that the slot is past. A stream
-that ends with a whole transaction may as well belong to a database that was quiet since.
+A process knows what it saw stored (`Acknowledged`) and notes it in KV `sources` for its successor.
+If that is lost too, only the slot's position is left. It proves a loss where the stream ends inside
+a transaction that the slot is past. A stream that ends with a whole transaction may as well belong
+to a database that was quiet since.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from schemas.positions import ORIGIN, Position
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """What this process has seen the stream hold; zeroes where it has seen nothing yet."""
+    """What a process has seen the stream hold; zeroes where it has seen nothing yet."""
 
     sequence: int = 0
     acked: int = 0
@@ -32,6 +33,9 @@ class Acknowledged:
         return Acknowledged(
             max(self.sequence, sequence), max(self.acked, acked), max(self.confirmed, confirmed)
         )
+
+    def joined(self, other: Acknowledged) -> Acknowledged:
+        return self.grown(sequence=other.sequence, acked=other.acked, confirmed=other.confirmed)
 
 
 @dataclass(frozen=True, slots=True)

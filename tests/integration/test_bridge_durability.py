@@ -10,12 +10,19 @@ import pytest
 
 from examples.embedded import EmbeddedNats, EmbeddedPostgres
 from schemas.positions import Lsn
+from schemas.streams import CDC_STREAM
 from schemas.subjects import GAP_PREFIX
 from tests.conftest import Connection
 from tests.support.bridge import BridgeProcess, wait_for
 from tests.support.natscluster import Disk
 from tests.support.proxy import Proxy
-from tests.support.stream import read_stream, remove_messages
+from tests.support.stream import (
+    StoredMessage,
+    delete_stream,
+    read_source,
+    read_stream,
+    remove_messages,
+)
 
 SESSIONS_AT_MOST = 500
 
@@ -161,3 +168,84 @@ def test_a_new_process_marks_a_gap_where_the_stream_ends_inside_a_transaction(
         bridge.start()
         wait_acked(bridge, rows.insert(13, 13))
         assert len(gaps(nats)) == 1, "a mark is made once"
+
+
+def wait_remembered(server: EmbeddedNats, mark: str, message: StoredMessage) -> None:
+    """Wait until the bridge has noted that a message was acknowledged, or confirmed."""
+    first = next(m for m in read_stream(server.url) if "source" in m.fields)
+    lsn, source = message.position[0], first.fields["source"]
+    wait_for(lambda: read_source(server.url, source).get(mark, 0) >= lsn, f"{mark} {Lsn(lsn)}")
+
+
+def test_a_new_process_marks_a_gap_where_whole_transactions_are_missing(
+    nats: EmbeddedNats, rows: Rows, tmp_path: Path
+) -> None:
+    """The stream ends between two transactions: nothing in it shows that there were more."""
+    bridge = rows.bridge(nats, tmp_path / "bridge.log", "--durability", "acked")
+    with bridge:
+        bridge.wait_streaming()
+        end = rows.insert(1, 10)
+        wait_for(lambda: rows.confirmed() >= end, "the slot to move")
+        lost = read_stream(nats.url)[-3:]
+        wait_remembered(nats, "confirmed", lost[0])
+        bridge.kill()
+        remove_messages(nats.url, [message.sequence for message in lost])
+
+        bridge.start()
+        wait_acked(bridge, rows.insert(11, 11))
+
+        assert rows.stored(nats) == [*range(1, 8), 11]
+        assert bridge.status()["lost_tails"]["gaps_marked"] == 1
+        assert [gap["missing_until"] >= end for gap in gaps(nats)] == [True]
+        bridge.kill()
+        bridge.start()
+        wait_acked(bridge, rows.insert(12, 12))
+        assert len(gaps(nats)) == 1, "a mark is made once"
+        assert bridge.status()["lost_tails"]["count"] == 0
+
+
+def test_a_new_process_marks_a_gap_where_the_stream_was_deleted(
+    nats: EmbeddedNats, rows: Rows, tmp_path: Path
+) -> None:
+    """An empty stream looks like the first start; its sequences count from one again."""
+    bridge = rows.bridge(nats, tmp_path / "bridge.log", "--durability", "acked")
+    with bridge:
+        bridge.wait_streaming()
+        end = rows.insert(1, 10)
+        wait_for(lambda: rows.confirmed() >= end, "the slot to move")
+        stored = read_stream(nats.url)
+        wait_remembered(nats, "confirmed", stored[-2])
+        assert bridge.terminate() == 0
+        delete_stream(nats.url, CDC_STREAM.name)
+
+        bridge.start()
+        wait_for(lambda: gaps(nats), "the mark")
+        wait_acked(bridge, rows.insert(11, 11))
+
+        assert rows.stored(nats) == [11]
+        lost = {"count": 1, "messages": stored[-1].sequence, "gaps_marked": 1}
+        assert bridge.status()["lost_tails"] == lost
+        assert [gap["missing_until"] >= end for gap in gaps(nats)] == [True]
+
+
+def test_a_new_process_reports_a_lost_tail_that_it_sends_again(
+    nats: EmbeddedNats, rows: Rows, tmp_path: Path
+) -> None:
+    """Consumers may have read what was lost, also while there was no bridge."""
+    bridge = rows.bridge(nats, tmp_path / "bridge.log", "--sync-interval", "3600")
+    with bridge:
+        bridge.wait_streaming()
+        wait_acked(bridge, rows.insert(1, 10))
+        lost = read_stream(nats.url)[-3:]
+        wait_remembered(nats, "acked", lost[0])
+        bridge.kill()
+        remove_messages(nats.url, [message.sequence for message in lost])
+        # Who lost messages has lost their ids, too.
+        nats.restart()
+
+        bridge.start()
+        wait_acked(bridge, rows.insert(11, 11))
+
+        assert rows.stored(nats) == list(range(1, 12))
+        assert bridge.status()["lost_tails"] == {"count": 1, "messages": 0, "gaps_marked": 0}
+        assert gaps(nats) == []

@@ -17,23 +17,32 @@ _STANDBY_SLOT = "standby"
 
 def make_standby(primary: EmbeddedPostgres, folder: Path) -> EmbeddedPostgres:
     """Start a standby that follows the primary through a physical slot."""
+    standby = base_backup(primary, folder)
+    return _follow(standby, primary)
+
+
+def base_backup(primary: EmbeddedPostgres, folder: Path) -> EmbeddedPostgres:
+    """Copy a running server with `pg_basebackup`; the copy has no slots, and is not started."""
+    backup = _beside(primary, folder)
+    _run(primary, "pg_basebackup", "--host", primary.sockets, "--port", primary.port,
+         "--username", primary.superuser, "--pgdata", backup.data,
+         "--checkpoint", "fast", "--no-sync")  # fmt: skip
+    _include_own_settings(backup, primary)
+    return backup
+
+
+def rewind(old: EmbeddedPostgres, primary: EmbeddedPostgres) -> None:
+    """Let a former primary follow the present one: `pg_rewind` takes back what it alone has."""
+    source = f"host={primary.sockets} port={primary.port} user={primary.superuser} dbname=postgres"
+    _run(primary, "pg_rewind", "--target-pgdata", old.data, "--source-server", source, "--no-sync")
+    _include_own_settings(old, primary)
+    (old.data / "postgresql.auto.conf").write_text("")
+    _follow(old, primary)
+
+
+def _follow(standby: EmbeddedPostgres, primary: EmbeddedPostgres) -> EmbeddedPostgres:
     with psycopg.connect(primary.dsn(), autocommit=True) as connection:
         connection.execute("SELECT pg_create_physical_replication_slot(%s)", [_STANDBY_SLOT])
-    standby = _beside(primary, folder)
-    program, sockets, data = map(
-        str, (primary.binaries / "pg_basebackup", primary.sockets, standby.data)
-    )
-    command = [program, "--host", sockets, "--port", str(primary.port), "--pgdata", str(data),
-               "--username", primary.superuser, "--checkpoint", "fast", "--no-sync"]  # fmt: skip
-    user = primary.user()
-    subprocess.run(
-        command,
-        check=True,
-        user=user.pw_uid if user else None,
-        group=user.pw_gid if user else None,
-        cwd=folder,
-    )
-    _include_own_settings(standby, primary)
     (standby.data / "standby.signal").touch()
     conninfo = f"host={primary.sockets} port={primary.port} user={primary.superuser}"
     standby.settings |= {
@@ -43,6 +52,39 @@ def make_standby(primary: EmbeddedPostgres, folder: Path) -> EmbeddedPostgres:
         "wal_retrieve_retry_interval": "200ms",
     }
     return standby.start()
+
+
+def begin_archive(server: EmbeddedPostgres) -> Path:
+    """Let a server archive its WAL from now on, and say where."""
+    archive = server.folder / "archive"
+    archive.mkdir()
+    if user := server.user():
+        os.chown(archive, user.pw_uid, user.pw_gid)
+    server.settings |= {"archive_mode": "on", "archive_command": f'cp %p "{archive}/%f"'}
+    server.restart()
+    return archive
+
+
+def finish_archive(server: EmbeddedPostgres) -> None:
+    """Wait until all that a server has written is in its archive."""
+    with psycopg.connect(server.dsn(), autocommit=True) as connection:
+        segment = _one(connection, "SELECT pg_walfile_name(pg_switch_wal())")
+    done = server.data / "pg_wal" / "archive_status" / f"{segment}.done"
+    wait_for(done.exists, f"segment {segment} in the archive")
+
+
+def restore_archive(backup: EmbeddedPostgres, archive: Path, target: str) -> None:
+    """Recover a backup up to an LSN, on which it becomes a primary: point-in-time recovery."""
+    (backup.data / "recovery.signal").touch()
+    backup.settings |= {
+        "restore_command": f'cp "{archive}/%f" %p',
+        "recovery_target_lsn": target,
+        "recovery_target_inclusive": "off",
+        "recovery_target_action": "promote",
+    }
+    backup.start()
+    with psycopg.connect(backup.dsn(), autocommit=True) as connection:
+        wait_for(lambda: _one(connection, "SELECT NOT pg_is_in_recovery()"), "the recovery to end")
 
 
 def copy_cold(server: EmbeddedPostgres, folder: Path) -> Path:
@@ -102,6 +144,18 @@ def cut_off(standby: EmbeddedPostgres) -> None:
 def promote(standby: EmbeddedPostgres) -> None:
     with psycopg.connect(standby.dsn(), autocommit=True) as connection:
         assert _one(connection, "SELECT pg_promote(true, 120)")
+
+
+def _run(server: EmbeddedPostgres, program: str, *options: object) -> None:
+    """Run a program of PostgreSQL as the user that the servers run as."""
+    user = server.user()
+    subprocess.run(
+        [server.binaries / program, *map(str, options)],
+        check=True,
+        user=user.pw_uid if user else None,
+        group=user.pw_gid if user else None,
+        cwd=server.folder,
+    )
 
 
 def _beside(primary: EmbeddedPostgres, folder: Path) -> EmbeddedPostgres:

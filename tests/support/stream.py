@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -24,9 +25,10 @@ from schemas.streams import (
     DICTIONARIES_BUCKET,
     OVERSIZE_STORE,
     SCHEMAS_BUCKET,
+    SOURCES_BUCKET,
     STORAGE_BUCKET,
 )
-from schemas.subjects import OPERATIONS
+from schemas.subjects import OPERATIONS, source_token
 
 PATIENCE_SECONDS = 120
 ANSWER_SECONDS = 60
@@ -82,6 +84,22 @@ def read_storage(url: str, token: str) -> dict[str, Any] | None:
                 return None
             storage: dict[str, Any] = decode_entry(found.value or b"")["storage"]
             return storage
+
+    return asyncio.run(read())
+
+
+def read_source(url: str, source: str) -> dict[str, Any]:
+    """Give what the bridge remembers of a slot; nothing if there is no entry yet."""
+
+    async def read() -> dict[str, Any]:
+        async with administer(url) as js:
+            subject = f"$KV.{SOURCES_BUCKET.name}.{source_token(source)}"
+            try:
+                found = await js.get_last_msg(f"KV_{SOURCES_BUCKET.name}", subject)
+            except nats.js.errors.NotFoundError:
+                return {}
+            fields: dict[str, Any] = json.loads(found.data or b"{}")
+            return fields
 
     return asyncio.run(read())
 

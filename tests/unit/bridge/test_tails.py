@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from bridge.progress import Progress
@@ -49,6 +51,7 @@ def test_a_new_process_knows_a_loss_by_a_transaction_that_stays_half() -> None:
 def test_what_was_acknowledged_only_grows() -> None:
     assert SEEN.grown(sequence=99, acked=901, confirmed=1) == Acknowledged(100, 901, 500)
     assert SEEN.grown() == SEEN
+    assert SEEN.joined(Acknowledged(99, 901, 1)) == Acknowledged(100, 901, 500)
 
 
 def test_the_proof_of_a_mark_lies_before_the_last_change_and_behind_the_one_before_it() -> None:
@@ -70,3 +73,15 @@ def test_the_proof_of_a_mark_lies_before_the_last_change_and_behind_the_one_befo
     progress.acknowledged(1, now=0)
 
     assert (progress.acked_proof, progress.safe_proof) == (40, 40)
+
+
+def test_a_mark_that_is_safe_soon_has_its_proof_already() -> None:
+    """It is noted before PostgreSQL is told; what is told and not noted would pass for unsent."""
+    progress = Progress(10, hold=timedelta(seconds=100))
+    for end, now in ((20, 0.0), (30, 50.0)):
+        progress.sent()
+        progress.transaction_ended(end, now=now)
+        progress.acknowledged(1, now=now)
+
+    assert [progress.proof_at(at) for at in (99, 100, 149, 150)] == [0, 10, 10, 20]
+    assert progress.safe_proof == 0
