@@ -220,7 +220,7 @@ class Bridge:
                 continuity.marking_forks(wal.history, None if is_new else start_lsn, behind)
             )
             stored = await continuity.stored_end(source, wal, tables, pulse)
-            await self._tails.check(js, registry, ours, start_lsn, stored.position)
+            await self._tails.check(registry, ours, start_lsn, stored)
             with control.translated(config.nats):
                 since = await read_stored_since(nats, registry, tables, stored.position, hold)
                 progress = Progress(start_lsn, hold=hold, stored=since)

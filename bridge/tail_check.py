@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import logging
 
-from nats.js import JetStreamContext
-
 from bridge.config import NatsConfig
 from bridge.errors import SinkLost
 from bridge.gaps import gap_message
+from bridge.history import StoredEnd
 from bridge.jetstream import control
 from bridge.jetstream.lane import Lane
 from bridge.jetstream.registry import Registry
-from bridge.jetstream.tail import read_tail
 from bridge.progress import Progress
 from bridge.sources import SourceId
 from bridge.status import Status
@@ -35,12 +33,7 @@ class TailCheck:
         self._acknowledged = Acknowledged()
 
     async def check(
-        self,
-        js: JetStreamContext,
-        registry: Registry,
-        ours: SourceId,
-        start_lsn: Lsn,
-        stored: Position,
+        self, registry: Registry, ours: SourceId, start_lsn: Lsn, stored: StoredEnd
     ) -> None:
         """Compare what was acknowledged with what is stored, and send it again or mark the gap."""
         fork = registry.last_fork
@@ -48,30 +41,29 @@ class TailCheck:
             # What was acknowledged before belongs to a history that never happened.
             self._acknowledged = Acknowledged()
         with control.translated(self._config):
-            tail = await read_tail(js, registry, stored)
+            last, _ = await registry.chain_end()
+            tail = Tail(last, stored.position, stored.is_whole)
             lost = judge_tail(self._acknowledged, tail, start_lsn)
             seen = self._acknowledged
-            self._acknowledged = Acknowledged(tail.last_sequence, stored.commit_lsn)
+            self._acknowledged = Acknowledged(last, stored.position.commit_lsn)
             if lost is not None:
-                self._report(lost, seen, tail, start_lsn, stored)
+                self._report(lost, seen, tail, start_lsn)
             if lost is None or not lost.is_gap:
                 self._acknowledged = self._acknowledged.grown(confirmed=seen.confirmed)
                 return
-            await registry.publish(gap_message(ours, start_lsn), behind=tail.last_sequence)
+            await registry.publish(gap_message(ours, start_lsn), behind=last)
             self._status.gaps_marked += 1
         raise SinkLost("changes that JetStream had acknowledged are lost, and the gap is marked",
                        advice="The next session goes on after the mark.")  # fmt: skip
 
-    def _report(
-        self, lost: LostTail, seen: Acknowledged, tail: Tail, start_lsn: Lsn, stored: Position
-    ) -> None:
+    def _report(self, lost: LostTail, seen: Acknowledged, tail: Tail, start_lsn: Lsn) -> None:
         self._status.lost_tails += 1
         self._status.lost_messages += lost.messages
         _log.error(
             "JetStream lost changes that it had acknowledged: the stream ends with sequence %d"
             " (%s), and %d were acknowledged up to %s or later; %s",
             tail.last_sequence,
-            Lsn(stored.commit_lsn),
+            Lsn(tail.stored.commit_lsn),
             seen.sequence,
             Lsn(seen.acked),
             f"those before {start_lsn} cannot be sent again: the gap is marked in the stream,"
