@@ -18,7 +18,7 @@ from bridge.jetstream.registry import Registry
 from bridge.progress import Progress
 from bridge.sources import SourceId
 from bridge.status import Status
-from bridge.tails import Acknowledged, LostTail, Tail, judge_tail
+from bridge.tails import Acknowledged, Tail, judge_tail
 from schemas.positions import Lsn, Position
 
 _log = logging.getLogger("bridge")
@@ -43,22 +43,27 @@ class TailCheck:
         with control.translated(self._config):
             last, _ = await registry.chain_end()
             tail = Tail(last, stored.position, stored.is_whole)
-            lost = judge_tail(self._acknowledged, tail, start_lsn)
-            seen = self._acknowledged
-            self._acknowledged = Acknowledged(last, stored.position.commit_lsn)
+            seen, lost = self._acknowledged, judge_tail(self._acknowledged, tail, start_lsn)
+            mark = gap_message(ours, start_lsn)
+            # Nothing else stands there: the answer to an earlier mark was lost, not the mark.
+            is_marked = lost is not None and stored.position == mark.place.position
+            is_gap = lost is not None and lost.is_gap and not is_marked
             if lost is not None:
-                self._report(lost, seen, tail, start_lsn)
-            if lost is None or not lost.is_gap:
-                self._acknowledged = self._acknowledged.grown(confirmed=seen.confirmed)
-                return
-            await registry.publish(gap_message(ours, start_lsn), behind=last)
-            self._status.gaps_marked += 1
-        raise SinkLost("changes that JetStream had acknowledged are lost, and the gap is marked",
-                       advice="The next session goes on after the mark.")  # fmt: skip
+                self._tell(seen, tail, start_lsn if is_gap or is_marked else None)
+            if is_gap:
+                # Until it is stored, what was seen is all that tells of the gap.
+                await registry.publish(mark, behind=last)
+        self._acknowledged = Acknowledged(last, stored.position.commit_lsn)
+        if lost is not None:
+            self._status.lost_tails += 1
+            self._status.lost_messages += lost.messages
+            self._status.gaps_marked += is_gap or is_marked
+        if is_gap:
+            raise SinkLost("JetStream lost acknowledged changes, and the gap is marked",
+                           advice="The next session goes on after the mark.")  # fmt: skip
+        self._acknowledged = self._acknowledged.grown(confirmed=seen.confirmed)
 
-    def _report(self, lost: LostTail, seen: Acknowledged, tail: Tail, start_lsn: Lsn) -> None:
-        self._status.lost_tails += 1
-        self._status.lost_messages += lost.messages
+    def _tell(self, seen: Acknowledged, tail: Tail, missing_until: Lsn | None) -> None:
         _log.error(
             "JetStream lost changes that it had acknowledged: the stream ends with sequence %d"
             " (%s), and %d were acknowledged up to %s or later; %s",
@@ -66,8 +71,9 @@ class TailCheck:
             Lsn(tail.stored.commit_lsn),
             seen.sequence,
             Lsn(seen.acked),
-            f"those before {start_lsn} cannot be sent again: the gap is marked in the stream,"
-            " and consumers need new snapshots" if lost.is_gap else "they are sent again",
+            "they are sent again" if missing_until is None else
+            f"those before {missing_until} cannot be sent again: consumers need new snapshots at"
+            " the bridge-gap mark",
         )  # fmt: skip
 
     def remember(self, lane: Lane, progress: Progress, stored: Position) -> None:
