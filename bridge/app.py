@@ -60,7 +60,6 @@ from schemas.codecs import CODECS, Codec
 from schemas.events import Place
 from schemas.names import TableName
 from schemas.positions import Lsn
-from schemas.streams import CDC_STREAM
 
 WATCH_EVERY_SECONDS = 5.0
 METRICS_EVERY_SECONDS = 15.0
@@ -213,14 +212,16 @@ class Bridge:
             )
             fence = Fence(js, registry, means)
             shared = not self._may_chain
-            behind = await self._tie(lane, registry, fence, shared=shared)
-            if behind is None:
+            with control.translated(config.nats):
+                opening = await fence.open(shared=shared)
+            if opening is None:
                 return
+            opening.tie(lane)
             await stack.enter_async_context(
-                continuity.marking_forks(wal.history, None if is_new else start_lsn, behind)
+                continuity.marking_forks(wal.history, None if is_new else start_lsn, opening)
             )
             stored = await continuity.stored_end(source, wal, tables, pulse)
-            await self._tails.check(registry, ours, start_lsn, stored)
+            await self._tails.check(registry, ours, start_lsn, stored, opening)
             with control.translated(config.nats):
                 since = await read_stored_since(nats, registry, tables, stored.position, hold)
                 progress = Progress(start_lsn, hold=hold, stored=since)
@@ -401,28 +402,6 @@ class Bridge:
             adopt_table(shape, self.status)
         known = Catalog.of(published, map(memory.filled, shapes.values()), oldest_running)
         return watch, memory, known
-
-    async def _tie(
-        self, lane: Lane, registry: Registry, fence: Fence, *, shared: bool
-    ) -> int | None:
-        """Tie messages to the stream's end, or to this session if other clients write too.
-
-        Gives the stream's last sequence; None if the bridge is to stop.
-        """
-        with control.translated(self._config.nats):
-            if not await fence.take_over(shared=shared):
-                return None
-            end, is_clustered = await registry.chain_end()
-            # After that: a session that shares the stream and opened before its end was read would
-            # not break our chain, and one that opens now does.
-            await fence.demand_last()
-        if shared:
-            lane.fence(fence.condition)
-        elif is_clustered:
-            lane.follow(behind=end)
-        else:
-            lane.chain(CDC_STREAM.name, behind=end)
-        return end
 
     async def _keep(self, fence: Fence, lane: Lane) -> None:
         with control.translated(self._config.nats):

@@ -19,6 +19,7 @@ from bridge.config import BridgeConfig
 from bridge.errors import ForkMarked, HistoryForked
 from bridge.history import History, StoredEnd, find_fork, fork_message
 from bridge.jetstream import control
+from bridge.jetstream.fence import Opening
 from bridge.jetstream.registry import Registry
 from bridge.jetstream.sources import SourceStore
 from bridge.postgres import catalog, connection
@@ -103,12 +104,12 @@ class Continuity:
 
     @asynccontextmanager
     async def marking_forks(
-        self, server: History, start_lsn: Lsn | None, behind: int
+        self, server: History, start_lsn: Lsn | None, opening: Opening
     ) -> AsyncIterator[None]:
         """Mark a fork in the stream and end the session, if that is what the operator wants.
 
-        The mark is stored behind the sequence at which the session began, or not at all: a session
-        that lost its slot meanwhile must not declare its successor's changes invalid.
+        The mark is stored on the session's condition or not at all: a session that lost its slot
+        meanwhile must not declare its successor's changes invalid.
         """
         try:
             yield
@@ -116,11 +117,11 @@ class Continuity:
             if self._config.on_fork == "stop":
                 raise
             message = fork_message(self._ours, server, fork, start_lsn)
-            _log.error("%s. The fork is marked in the stream: changes from %s on are invalid before"
+            _log.error("%s. Marking the fork in the stream: changes from %s on are invalid before"
                        " the mark, and consumers need new snapshots",
                        fork, Lsn(message.place.commit_lsn + 1))  # fmt: skip
             with control.translated(self._config.nats):
-                await self._registry.publish(message, behind=behind)
+                await self._registry.publish(message, opening.condition)
             self._status.forks += 1
             raise ForkMarked(str(fork)) from fork
 

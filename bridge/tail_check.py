@@ -13,6 +13,7 @@ from bridge.errors import SinkLost
 from bridge.gaps import gap_message
 from bridge.history import StoredEnd
 from bridge.jetstream import control
+from bridge.jetstream.fence import Opening
 from bridge.jetstream.lane import Lane
 from bridge.jetstream.registry import Registry
 from bridge.progress import Progress
@@ -33,9 +34,17 @@ class TailCheck:
         self._acknowledged = Acknowledged()
 
     async def check(
-        self, registry: Registry, ours: SourceId, start_lsn: Lsn, stored: StoredEnd
+        self,
+        registry: Registry,
+        ours: SourceId,
+        start_lsn: Lsn,
+        stored: StoredEnd,
+        opening: Opening,
     ) -> None:
-        """Compare what was acknowledged with what is stored, and send it again or mark the gap."""
+        """Compare what was acknowledged with what is stored, and send it again or mark the gap.
+
+        The mark is stored on the session's condition.
+        """
         fork = registry.last_fork
         if fork is not None and fork.comes_after(self._acknowledged.sequence):
             # What was acknowledged before belongs to a history that never happened.
@@ -52,7 +61,7 @@ class TailCheck:
                 self._tell(seen, tail, start_lsn if is_gap or is_marked else None)
             if is_gap:
                 # Until it is stored, what was seen is all that tells of the gap.
-                await registry.publish(mark, behind=last)
+                await registry.publish(mark, opening.condition)
         self._acknowledged = Acknowledged(last, stored.position.commit_lsn)
         if lost is not None:
             self._status.lost_tails += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import time
 from collections.abc import AsyncIterator, Callable
@@ -214,6 +215,24 @@ async def test_whatever_an_old_session_can_store_is_seen(
 
     assert (found is not None) is is_ours
     assert await registry.stored_behind(9, tables, lambda: None) is None
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_mark_of_the_bridge_s_own_minds_other_sessions_and_no_other_writers(
+    make: Callable[..., Session], js: JetStreamContext
+) -> None:
+    """On condition of the stream's end it would fail for as long as another bridge is busy."""
+    old = await make().open()
+    await js.publish("cdc.others.insert", b"{}")
+    await old.registry.publish(logical(SOURCE), old.fence.condition)
+    await make().open()
+
+    later = dataclasses.replace(logical(SOURCE), prefix="late")
+    with pytest.raises(ChainBroken):
+        await old.registry.publish(later, old.fence.condition)
+
+    subjects = [subject for subject, _ in await messages(js)]
+    assert (subjects.count("cdc._message.audit"), subjects.count("cdc._message.late")) == (1, 0)
 
 
 @pytest.mark.usefixtures("quick")

@@ -13,6 +13,7 @@ from bridge.config import NatsConfig
 from bridge.errors import SinkLost
 from bridge.gaps import gap_message
 from bridge.history import StoredEnd
+from bridge.jetstream.fence import Opening
 from bridge.sources import SourceId
 from bridge.status import Status
 from bridge.tail_check import TailCheck
@@ -22,6 +23,7 @@ from schemas.positions import Lsn, Position
 OURS = SourceId("1", 2, "shop")
 SLOT = Lsn(800)
 LEFT = StoredEnd(Position(400, 0))
+OPENING = Opening(None, 60, is_clustered=False)
 MARK = gap_message(OURS, SLOT).place.position
 
 
@@ -39,7 +41,8 @@ class Stream:
     async def chain_end(self) -> tuple[int, bool]:
         return self.last, False
 
-    async def publish(self, message: LogicalMessage, **_: Any) -> None:
+    async def publish(self, message: LogicalMessage, condition: dict[str, str]) -> None:
+        assert condition == OPENING.condition
         if self.failures:
             raise self.failures.pop(0)
         self.last += 1
@@ -64,7 +67,7 @@ def check(status: Status) -> TailCheck:
 
 
 async def session(check: TailCheck, stream: Stream, stored: StoredEnd = LEFT) -> None:
-    await check.check(cast("Any", stream), OURS, SLOT, stored)
+    await check.check(cast("Any", stream), OURS, SLOT, stored, OPENING)
 
 
 async def test_a_mark_that_fails_is_made_by_the_next_session(
