@@ -19,7 +19,9 @@ from bridge.continuity import SIGN_OF_LIFE_SECONDS, Continuity
 from bridge.errors import (
     BridgeError,
     ChainBroken,
+    HistoryForked,
     SinkRefused,
+    SlotBusy,
     SlotGone,
     SlotLost,
     SourceLost,
@@ -40,7 +42,15 @@ from bridge.metrics import metrics_line
 from bridge.options import Durability
 from bridge.pipeline import Pipeline
 from bridge.postgres import catalog, connection
-from bridge.postgres.slot import CreateSlot, Slot, create_slot, drop_slot, find_slot, plan_slot
+from bridge.postgres.slot import (
+    CreateSlot,
+    ResumeFrom,
+    Slot,
+    create_slot,
+    drop_slot,
+    find_slot,
+    plan_slot,
+)
 from bridge.postgres.slotwatch import SlotWatcher, seconds_left
 from bridge.postgres.storage import read_all
 from bridge.postgres.walstream import WalStream
@@ -190,7 +200,9 @@ class Bridge:
             dictionaries = DictionaryStore(js, config.nats)
             registry = Registry(js, self._codec, oversize, dictionaries, str(ours))
             continuity = Continuity(config, registry, SourceStore(js, str(ours)), ours, self.status)
-            is_new = await self._slot(source, registry, continuity, ours)
+            shared = not self._may_chain
+            if not await self._slot(source, js, registry, continuity, ours):
+                return
             watch, memory, known = await self._register_tables(source, registry, ours)
             tables = [seen.name for seen in memory.seen.values()]
             lane = await Lane.open(config.nats, config.limits.ack_timeout)
@@ -211,14 +223,13 @@ class Bridge:
                 stop=self._stop,
             )
             fence = Fence(js, registry, means)
-            shared = not self._may_chain
             with control.translated(config.nats):
                 opening = await fence.open(shared=shared)
             if opening is None:
                 return
             opening.tie(lane)
             await stack.enter_async_context(
-                continuity.marking_forks(wal.history, None if is_new else start_lsn, opening)
+                continuity.marking_forks(wal.history, start_lsn, opening)
             )
             stored = await continuity.stored_end(source, wal, tables, pulse)
             await self._tails.check(registry, ours, start_lsn, stored, opening)
@@ -313,30 +324,74 @@ class Bridge:
     async def _slot(
         self,
         source: catalog.Connection,
+        js: JetStreamContext,
         registry: Registry,
         continuity: Continuity,
         ours: SourceId,
     ) -> bool:
-        """Find the slot, or make it behind a mark of what it cannot give; say whether it is new.
+        """Find the slot, or create it after a mark of what it cannot give; False if to stop.
 
-        Whatever can refuse this start is asked first: it must leave neither mark nor slot behind.
+        Whatever can reject this start is checked first: it must leave neither mark nor slot.
         """
-        name, recreate = self._config.slot, self._config.on_lost_slot == "recreate"
+        name = self._config.slot
         with connection.translated(self._config.postgres):
-            plan = plan_slot(name, await find_slot(source, name), recreate=recreate)
+            plan = await self._plan_slot(source)
             if not isinstance(plan, CreateSlot):
-                return False
+                return True
             live = await catalog.live_slots(source)
             published = await catalog.published_tables(source, self._config.publication)
             names = [TableName(t.relation.schema, t.relation.table) for t in published]
             await self._demand_ours(names, registry, ours, live)
-            await continuity.check_before_slot(source)
+            try:
+                await continuity.check_before_slot(source)
+            except HistoryForked:
+                if self._config.on_fork == "stop":
+                    raise
+                if not await self._mark_fork(source, js, registry, continuity, names):
+                    return False
             await self._mark_gap(await catalog.wal_end(source), registry, ours, live)
             if plan.lost:
                 await drop_slot(source, plan.lost)
             _log.info("making slot %s", name)
             await create_slot(source, name)
             return True
+
+    async def _plan_slot(self, source: catalog.Connection) -> CreateSlot | ResumeFrom:
+        name, recreate = self._config.slot, self._config.on_lost_slot == "recreate"
+        with connection.translated(self._config.postgres):
+            return plan_slot(name, await find_slot(source, name), recreate=recreate)
+
+    async def _mark_fork(
+        self,
+        source: catalog.Connection,
+        js: JetStreamContext,
+        registry: Registry,
+        continuity: Continuity,
+        tables: Iterable[TableName],
+    ) -> bool:
+        """Mark a fork while there is no slot, which ends the session; False if to stop.
+
+        Another bridge may be about to create the slot: what it stores rejects the mark.
+        """
+
+        async def demand_no_slot() -> None:
+            if not isinstance(await self._plan_slot(source), CreateSlot):
+                raise SlotBusy(f"another bridge created slot {self._config.slot} meanwhile")
+
+        means = Means(
+            tables=tables,
+            first_place=_place_before(await catalog.wal_end(source)),
+            demand_slot=demand_no_slot,
+            meanwhile=lambda: None,
+            stop=self._stop,
+        )
+        with control.translated(self._config.nats):
+            opening = await Fence(js, registry, means).open(shared=not self._may_chain)
+        if opening is None:
+            return False
+        await demand_no_slot()
+        await continuity.mark_before_slot(source, opening)
+        return True
 
     async def _demand_ours(
         self,

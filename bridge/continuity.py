@@ -3,7 +3,8 @@
 Carries out what `history` decides. Before a slot is created and again when it is ours, the stream's
 end and the recorded timeline are compared with the server. A fork stops the bridge, or is marked in
 the stream if the operator wants that (`--on-fork mark`); the session after the mark counts nothing
-that the mark declared invalid.
+that the mark declared invalid. A fork that is found before the slot is created is marked before it:
+the start of a slot passes for proof of what the stream holds up to there.
 """
 
 from __future__ import annotations
@@ -56,12 +57,25 @@ class Continuity:
         self._status = status
 
     async def check_before_slot(self, source: catalog.Connection) -> None:
-        """Refuse to create a slot on a server whose history the stream does not follow."""
+        """Refuse to create a slot on a server whose history does not contain the stream.
+
+        The history is recorded: the gap mark that may follow is already part of it.
+        """
+        await self._check(source, await server_history(self._config.postgres))
+
+    async def mark_before_slot(self, source: catalog.Connection, opening: Opening) -> None:
+        """Mark the fork that keeps the slot from being created, unless it is marked by now."""
         server = await server_history(self._config.postgres)
+        async with self.marking_forks(server, None, opening):
+            await self._check(source, server)
+
+    async def _check(self, source: catalog.Connection, server: History) -> None:
         stored, recorded = await self._known((), lambda: None)
-        fork = await self._find(source, stored, recorded, server)
-        if fork is not None and self._config.on_fork == "stop":
+        if fork := await self._find(source, stored, recorded, server):
             raise fork
+        if recorded != server:
+            with control.translated(self._config.nats):
+                await self._sources.record(server)
 
     async def stored_end(
         self,
@@ -109,7 +123,8 @@ class Continuity:
         """Mark a fork in the stream and end the session, if that is what the operator wants.
 
         The mark is stored on the session's condition or not at all: a session that lost its slot
-        meanwhile must not declare its successor's changes invalid.
+        meanwhile must not declare its successor's changes invalid. `start_lsn` is where the slot
+        begins; None if there is none yet.
         """
         try:
             yield

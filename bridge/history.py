@@ -192,8 +192,8 @@ def fork_message(
 ) -> LogicalMessage:
     """Mark a fork: before everything that the slot sends from `start_lsn` on.
 
-    A new slot sends nothing again (None): if nothing tells where the histories part, all that the
-    stream holds is unproven.
+    Without a slot (None) nothing is sent again: if nothing tells where the histories part, all that
+    the stream holds is unproven.
     """
     certain = [lsn for lsn in (fork.switch_lsn, start_lsn) if lsn is not None]
     switch_lsn = min(certain, default=0)
