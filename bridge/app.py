@@ -155,6 +155,9 @@ class Bridge:
         self._stop = stop
         self._codec: Codec = CODECS[config.format]
         self._may_chain = True
+        self._lost_at: Lsn | None = None
+        """Where the slot stood when PostgreSQL said that it cannot send its WAL."""
+
         self._tails = TailCheck(config.nats, status)
 
     async def run(self) -> None:
@@ -181,6 +184,7 @@ class Bridge:
         except SlotLost as lost:
             if self._config.on_lost_slot == "stop":
                 raise
+            self._lost_at = Lsn(self.status.confirmed_lsn)
             raise SlotGone(str(lost)) from lost
 
     async def _session(self) -> None:
@@ -337,6 +341,7 @@ class Bridge:
         with connection.translated(self._config.postgres):
             plan = await self._plan_slot(source)
             if not isinstance(plan, CreateSlot):
+                self.status.confirmed_lsn = plan.confirmed_lsn
                 return True
             live = await catalog.live_slots(source)
             published = await catalog.published_tables(source, self._config.publication)
@@ -354,12 +359,14 @@ class Bridge:
                 await drop_slot(source, plan.lost)
             _log.info("making slot %s", name)
             await create_slot(source, name)
+            self._lost_at = None
             return True
 
     async def _plan_slot(self, source: catalog.Connection) -> CreateSlot | ResumeFrom:
         name, recreate = self._config.slot, self._config.on_lost_slot == "recreate"
         with connection.translated(self._config.postgres):
-            return plan_slot(name, await find_slot(source, name), recreate=recreate)
+            found = await find_slot(source, name)
+        return plan_slot(name, found, recreate=recreate, lost_at=self._lost_at)
 
     async def _mark_fork(
         self,
@@ -467,6 +474,8 @@ class Bridge:
         with connection.translated(self._config.postgres):
             found = await find_slot(source, self._config.slot)
         if found is None or found.active_pid != wal.pid:
+            # PostgreSQL may have ended the stream by itself, because WAL is missing for example.
+            await wal.explain_end()
             raise SourceLost(
                 f"slot {self._config.slot} is not ours any more: process"
                 f" {found.active_pid if found else None} reads it, not {wal.pid}",
