@@ -238,7 +238,9 @@ class Bridge:
             stored = await continuity.stored_end(source, wal, tables, pulse)
             await self._tails.check(registry, ours, start_lsn, stored, opening)
             with control.translated(config.nats):
-                since = await read_stored_since(nats, registry, tables, stored.position, hold)
+                since = await read_stored_since(
+                    nats, registry, tables, stored.position, hold, meanwhile=pulse
+                )
                 progress = Progress(start_lsn, hold=hold, stored=since)
             stack.callback(self._tails.remember, lane, progress, stored.position)
             await self._demand_slot(source, wal)
