@@ -19,7 +19,9 @@ from bridge.continuity import SIGN_OF_LIFE_SECONDS, Continuity
 from bridge.errors import (
     BridgeError,
     ChainBroken,
+    HistoryForked,
     SinkRefused,
+    SlotBusy,
     SlotGone,
     SlotLost,
     SourceLost,
@@ -40,7 +42,15 @@ from bridge.metrics import metrics_line
 from bridge.options import Durability
 from bridge.pipeline import Pipeline
 from bridge.postgres import catalog, connection
-from bridge.postgres.slot import CreateSlot, Slot, create_slot, drop_slot, find_slot, plan_slot
+from bridge.postgres.slot import (
+    CreateSlot,
+    ResumeFrom,
+    Slot,
+    create_slot,
+    drop_slot,
+    find_slot,
+    plan_slot,
+)
 from bridge.postgres.slotwatch import SlotWatcher, seconds_left
 from bridge.postgres.storage import read_all
 from bridge.postgres.walstream import WalStream
@@ -60,7 +70,6 @@ from schemas.codecs import CODECS, Codec
 from schemas.events import Place
 from schemas.names import TableName
 from schemas.positions import Lsn
-from schemas.streams import CDC_STREAM
 
 WATCH_EVERY_SECONDS = 5.0
 METRICS_EVERY_SECONDS = 15.0
@@ -146,6 +155,9 @@ class Bridge:
         self._stop = stop
         self._codec: Codec = CODECS[config.format]
         self._may_chain = True
+        self._lost_at: Lsn | None = None
+        """Where the slot stood when PostgreSQL said that it cannot send its WAL."""
+
         self._tails = TailCheck(config.nats, status)
 
     async def run(self) -> None:
@@ -172,6 +184,7 @@ class Bridge:
         except SlotLost as lost:
             if self._config.on_lost_slot == "stop":
                 raise
+            self._lost_at = Lsn(self.status.confirmed_lsn)
             raise SlotGone(str(lost)) from lost
 
     async def _session(self) -> None:
@@ -192,7 +205,9 @@ class Bridge:
             registry = Registry(js, self._codec, oversize, dictionaries, str(ours))
             sources = SourceStore(js, str(ours))
             continuity = Continuity(config, registry, sources, ours, self.status)
-            is_new = await self._slot(source, registry, continuity, ours)
+            shared = not self._may_chain
+            if not await self._slot(source, js, registry, continuity, ours):
+                return
             watch, memory, known = await self._register_tables(source, registry, ours)
             tables = [seen.name for seen in memory.seen.values()]
             lane = await Lane.open(config.nats, config.limits.ack_timeout)
@@ -213,19 +228,22 @@ class Bridge:
                 stop=self._stop,
             )
             fence = Fence(js, registry, means)
-            shared = not self._may_chain
-            behind = await self._tie(lane, registry, fence, shared=shared)
-            if behind is None:
+            with control.translated(config.nats):
+                opening = await fence.open(shared=shared)
+            if opening is None:
                 return
+            opening.tie(lane)
             await stack.enter_async_context(
-                continuity.marking_forks(wal.history, None if is_new else start_lsn, behind)
+                continuity.marking_forks(wal.history, start_lsn, opening)
             )
             stored = await continuity.stored_end(source, wal, tables, pulse)
             await self._tails.check(
-                js, registry, sources, ours=ours, start_lsn=start_lsn, stored=stored.position
+                registry, sources, ours=ours, start_lsn=start_lsn, stored=stored, opening=opening
             )
             with control.translated(config.nats):
-                since = await read_stored_since(nats, registry, tables, stored.position, hold)
+                since = await read_stored_since(
+                    nats, registry, tables, stored.position, hold, meanwhile=pulse
+                )
                 progress = Progress(start_lsn, hold=hold, stored=since)
             stack.callback(self._tails.remember, lane, progress, stored.position)
             await self._demand_slot(source, wal)
@@ -317,30 +335,77 @@ class Bridge:
     async def _slot(
         self,
         source: catalog.Connection,
+        js: JetStreamContext,
         registry: Registry,
         continuity: Continuity,
         ours: SourceId,
     ) -> bool:
-        """Find the slot, or make it behind a mark of what it cannot give; say whether it is new.
+        """Find the slot, or create it after a mark of what it cannot give; False if to stop.
 
-        Whatever can refuse this start is asked first: it must leave neither mark nor slot behind.
+        Whatever can reject this start is checked first: it must leave neither mark nor slot.
         """
-        name, recreate = self._config.slot, self._config.on_lost_slot == "recreate"
+        name = self._config.slot
         with connection.translated(self._config.postgres):
-            plan = plan_slot(name, await find_slot(source, name), recreate=recreate)
+            plan = await self._plan_slot(source)
             if not isinstance(plan, CreateSlot):
-                return False
+                self.status.confirmed_lsn = plan.confirmed_lsn
+                return True
             live = await catalog.live_slots(source)
             published = await catalog.published_tables(source, self._config.publication)
             names = [TableName(t.relation.schema, t.relation.table) for t in published]
             await self._demand_ours(names, registry, ours, live)
-            await continuity.check_before_slot(source)
+            try:
+                await continuity.check_before_slot(source)
+            except HistoryForked:
+                if self._config.on_fork == "stop":
+                    raise
+                if not await self._mark_fork(source, js, registry, continuity, names):
+                    return False
             await self._mark_gap(await catalog.wal_end(source), registry, ours, live)
             if plan.lost:
                 await drop_slot(source, plan.lost)
             _log.info("making slot %s", name)
             await create_slot(source, name)
+            self._lost_at = None
             return True
+
+    async def _plan_slot(self, source: catalog.Connection) -> CreateSlot | ResumeFrom:
+        name, recreate = self._config.slot, self._config.on_lost_slot == "recreate"
+        with connection.translated(self._config.postgres):
+            found = await find_slot(source, name)
+        return plan_slot(name, found, recreate=recreate, lost_at=self._lost_at)
+
+    async def _mark_fork(
+        self,
+        source: catalog.Connection,
+        js: JetStreamContext,
+        registry: Registry,
+        continuity: Continuity,
+        tables: Iterable[TableName],
+    ) -> bool:
+        """Mark a fork while there is no slot, which ends the session; False if to stop.
+
+        Another bridge may be about to create the slot: what it stores rejects the mark.
+        """
+
+        async def demand_no_slot() -> None:
+            if not isinstance(await self._plan_slot(source), CreateSlot):
+                raise SlotBusy(f"another bridge created slot {self._config.slot} meanwhile")
+
+        means = Means(
+            tables=tables,
+            first_place=_place_before(await catalog.wal_end(source)),
+            demand_slot=demand_no_slot,
+            meanwhile=lambda: None,
+            stop=self._stop,
+        )
+        with control.translated(self._config.nats):
+            opening = await Fence(js, registry, means).open(shared=not self._may_chain)
+        if opening is None:
+            return False
+        await demand_no_slot()
+        await continuity.mark_before_slot(source, opening)
+        return True
 
     async def _demand_ours(
         self,
@@ -407,28 +472,6 @@ class Bridge:
         known = Catalog.of(published, map(memory.filled, shapes.values()), oldest_running)
         return watch, memory, known
 
-    async def _tie(
-        self, lane: Lane, registry: Registry, fence: Fence, *, shared: bool
-    ) -> int | None:
-        """Tie messages to the stream's end, or to this session if other clients write too.
-
-        Gives the stream's last sequence; None if the bridge is to stop.
-        """
-        with control.translated(self._config.nats):
-            if not await fence.take_over(shared=shared):
-                return None
-            end, is_clustered = await registry.chain_end()
-            # After that: a session that shares the stream and opened before its end was read would
-            # not break our chain, and one that opens now does.
-            await fence.demand_last()
-        if shared:
-            lane.fence(fence.condition)
-        elif is_clustered:
-            lane.follow(behind=end)
-        else:
-            lane.chain(CDC_STREAM.name, behind=end)
-        return end
-
     async def _keep(self, fence: Fence, lane: Lane) -> None:
         with control.translated(self._config.nats):
             await fence.keep(lane)
@@ -438,6 +481,8 @@ class Bridge:
         with connection.translated(self._config.postgres):
             found = await find_slot(source, self._config.slot)
         if found is None or found.active_pid != wal.pid:
+            # PostgreSQL may have ended the stream by itself, because WAL is missing for example.
+            await wal.explain_end()
             raise SourceLost(
                 f"slot {self._config.slot} is not ours any more: process"
                 f" {found.active_pid if found else None} reads it, not {wal.pid}",

@@ -3,7 +3,8 @@
 Carries out what `history` decides. Before a slot is created and again when it is ours, the stream's
 end and the recorded timeline are compared with the server. A fork stops the bridge, or is marked in
 the stream if the operator wants that (`--on-fork mark`); the session after the mark counts nothing
-that the mark declared invalid.
+that the mark declared invalid. A fork that is found before the slot is created is marked before it:
+the start of a slot passes for proof of what the stream holds up to there.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from bridge.config import BridgeConfig
 from bridge.errors import ForkMarked, HistoryForked
 from bridge.history import History, StoredEnd, find_fork, fork_message
 from bridge.jetstream import control
+from bridge.jetstream.fence import Opening
 from bridge.jetstream.registry import Registry
 from bridge.jetstream.sources import SourceStore
 from bridge.postgres import catalog, connection
@@ -55,12 +57,25 @@ class Continuity:
         self._status = status
 
     async def check_before_slot(self, source: catalog.Connection) -> None:
-        """Refuse to create a slot on a server whose history the stream does not follow."""
+        """Refuse to create a slot on a server whose history does not contain the stream.
+
+        The history is recorded: the gap mark that may follow is already part of it.
+        """
+        await self._check(source, await server_history(self._config.postgres))
+
+    async def mark_before_slot(self, source: catalog.Connection, opening: Opening) -> None:
+        """Mark the fork that keeps the slot from being created, unless it is marked by now."""
         server = await server_history(self._config.postgres)
+        async with self.marking_forks(server, None, opening):
+            await self._check(source, server)
+
+    async def _check(self, source: catalog.Connection, server: History) -> None:
         stored, recorded = await self._known((), lambda: None)
-        fork = await self._find(source, stored, recorded, server)
-        if fork is not None and self._config.on_fork == "stop":
+        if fork := await self._find(source, stored, recorded, server):
             raise fork
+        if recorded != server:
+            with control.translated(self._config.nats):
+                await self._sources.record(server)
 
     async def stored_end(
         self,
@@ -103,12 +118,13 @@ class Continuity:
 
     @asynccontextmanager
     async def marking_forks(
-        self, server: History, start_lsn: Lsn | None, behind: int
+        self, server: History, start_lsn: Lsn | None, opening: Opening
     ) -> AsyncIterator[None]:
         """Mark a fork in the stream and end the session, if that is what the operator wants.
 
-        The mark is stored behind the sequence at which the session began, or not at all: a session
-        that lost its slot meanwhile must not declare its successor's changes invalid.
+        The mark is stored on the session's condition or not at all: a session that lost its slot
+        meanwhile must not declare its successor's changes invalid. `start_lsn` is where the slot
+        begins; None if there is none yet.
         """
         try:
             yield
@@ -116,11 +132,11 @@ class Continuity:
             if self._config.on_fork == "stop":
                 raise
             message = fork_message(self._ours, server, fork, start_lsn)
-            _log.error("%s. The fork is marked in the stream: changes from %s on are invalid before"
+            _log.error("%s. Marking the fork in the stream: changes from %s on are invalid before"
                        " the mark, and consumers need new snapshots",
                        fork, Lsn(message.place.commit_lsn + 1))  # fmt: skip
             with control.translated(self._config.nats):
-                await self._registry.publish(message, behind=behind)
+                await self._registry.publish(message, opening.condition)
             self._status.forks += 1
             raise ForkMarked(str(fork)) from fork
 

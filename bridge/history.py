@@ -73,6 +73,9 @@ class StoredEnd:
     witness: Witness | None = None
     """The last transaction that came from the WAL; the bridge's own messages are not in it."""
 
+    is_whole: bool = True
+    """False if the message at `position` does not end its transaction."""
+
 
 @dataclass(frozen=True, slots=True)
 class StoredFork:
@@ -109,7 +112,8 @@ class EndFinder:
             witness is None or place.commit_lsn > witness.commit_lsn
         ):
             witness = Witness(place.commit_lsn, place.xid, place.commit_ts)
-        self.end = StoredEnd(max(self.end.position, position), witness)
+        is_whole = place.last if position >= self.end.position else self.end.is_whole
+        self.end = StoredEnd(max(self.end.position, position), witness, is_whole)
 
 
 def _is_from_wal(subject: str, place: Place) -> bool:
@@ -188,8 +192,8 @@ def fork_message(
 ) -> LogicalMessage:
     """Mark a fork: before everything that the slot sends from `start_lsn` on.
 
-    A new slot sends nothing again (None): if nothing tells where the histories part, all that the
-    stream holds is unproven.
+    Without a slot (None) nothing is sent again: if nothing tells where the histories part, all that
+    the stream holds is unproven.
     """
     certain = [lsn for lsn in (fork.switch_lsn, start_lsn) if lsn is not None]
     switch_lsn = min(certain, default=0)

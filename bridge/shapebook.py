@@ -10,6 +10,8 @@ and whoever changed its rows afterwards began to do so later: so the change's ow
 from __future__ import annotations
 
 import logging
+import math
+import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -19,7 +21,14 @@ from bridge.config import BridgeConfig
 from bridge.jetstream import control
 from bridge.jetstream.registry import Registry
 from bridge.postgres import catalog, connection
-from bridge.postgres.storage import read_table, relation_states, until_visible
+from bridge.postgres.storage import (
+    LOCK_TIMEOUT,
+    NO_WAIT,
+    TableReading,
+    read_table,
+    relation_states,
+    until_visible,
+)
 from bridge.protocol.messages import Relation
 from bridge.relations import TableFacts, is_settled, shape_of
 from bridge.repeats import Repeats
@@ -30,6 +39,9 @@ from schemas.ddl import DdlEvent, DdlKind
 from schemas.events import Place
 from schemas.names import TableName
 from schemas.shapes import TableShape
+
+WAIT_AGAIN_SECONDS = 10.0
+"""How long the lock of a table is not waited for again after a wait in vain."""
 
 _log = logging.getLogger("bridge")
 
@@ -110,8 +122,12 @@ class ShapeBook:
         self._config = config
         self._status = status
         self._claims = Claims()
-        self._overtaken_in: dict[int, int] = {}
-        """By table, the transaction whose DDL was last found to be altered again."""
+        self._overtaken_in: dict[int, tuple[int, TableStorage | None]] = {}
+        """By table, the transaction whose DDL was last marked without a look at the shape that it
+        made, and what the catalog said of the table then."""
+
+        self._locked_at: dict[int, float] = {}
+        """When waiting for the lock of a table was last in vain."""
 
         self._repeats = Repeats()
 
@@ -153,7 +169,7 @@ class ShapeBook:
             return None
         with connection.translated(self._config.postgres):
             await until_visible(self._source, place.xid)
-            read = await read_table(self._source, self._config.publication, relation_id)
+            read = await self._read(relation_id)
         name = self._memory.seen[relation_id].name
         if read.relation is None or read.storage is None or read.name != name:
             return await self._overtaken(relation_id, read.storage, place, kinds)
@@ -162,6 +178,25 @@ class ShapeBook:
         shape = shape_of(read.relation, read.facts)
         self._memory.assess(shape, read.storage, is_watched=True, is_rewritten="rewrite" in kinds)
         return self._memory.dress(shape)
+
+    async def _read(self, relation_id: int) -> TableReading:
+        """Read a table, and wait for its lock at most once in a while.
+
+        Changes wait meanwhile, and any role can have a locked table looked at.
+        """
+        now = time.monotonic()
+        may_wait = now - self._locked_at.get(relation_id, -math.inf) >= WAIT_AGAIN_SECONDS
+        read = await read_table(
+            self._source,
+            self._config.publication,
+            relation_id,
+            lock_timeout=LOCK_TIMEOUT if may_wait else NO_WAIT,
+        )
+        if not read.is_locked:
+            self._locked_at.pop(relation_id, None)
+        elif may_wait:
+            self._locked_at[relation_id] = now
+        return read
 
     async def _overtaken(
         self,
@@ -176,14 +211,16 @@ class ShapeBook:
             return None
         if not self._memory.may_differ(relation_id, now, is_rewritten=is_rewritten):
             return None
-        if self._overtaken_in.get(relation_id) == place.xid:
-            # One statement is reported more than once; each mark would cost a snapshot.
+        before = self._overtaken_in.get(relation_id)
+        if before is not None and (before[0] == place.xid or before[1] == now):
+            # One statement is reported more than once, and any role can report it again. Each mark
+            # would cost a snapshot, and one that follows the first mark shows what there is now.
             return None
-        self._overtaken_in[relation_id] = place.xid
+        self._overtaken_in[relation_id] = place.xid, now
         name = self._memory.seen[relation_id].name
         with control.translated(self._config.nats):
-            before = await self._registry.shape_before(relation_id, name, place.lsn)
-        return before and replace(self._memory.filled(before), rewritten=True)
+            shape = await self._registry.shape_before(relation_id, name, place.lsn)
+        return shape and replace(self._memory.filled(shape), rewritten=True)
 
     def described(self, relation_id: int) -> None:
         self._claims.described(relation_id)

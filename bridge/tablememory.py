@@ -127,7 +127,7 @@ class TableMemory:
     def may_differ(self, relation_id: int, now: TableStorage | None, *, is_rewritten: bool) -> bool:
         """Whether rows may read otherwise than consumers know; changes nothing.
 
-        Of a table that is gone or locked by now, `None`, nothing is known.
+        Of a table that is gone by now, `None`, nothing is known.
         """
         if now is None or relation_id in self.owed:
             return True

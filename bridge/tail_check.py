@@ -10,20 +10,19 @@ import asyncio
 import logging
 import time
 
-from nats.js import JetStreamContext
-
 from bridge.config import NatsConfig
 from bridge.errors import BridgeError, SinkLost
 from bridge.gaps import gap_message
+from bridge.history import StoredEnd
 from bridge.jetstream import control
+from bridge.jetstream.fence import Opening
 from bridge.jetstream.lane import Lane
 from bridge.jetstream.registry import Registry
 from bridge.jetstream.sources import SourceStore
-from bridge.jetstream.tail import read_tail
 from bridge.progress import Progress
 from bridge.sources import SourceId
 from bridge.status import Status
-from bridge.tails import Acknowledged, LostTail, Tail, judge_tail
+from bridge.tails import Acknowledged, Tail, judge_tail
 from schemas.positions import Lsn, Position
 
 KEEP_EVERY_SECONDS = 1.0
@@ -41,49 +40,56 @@ class TailCheck:
 
     async def check(
         self,
-        js: JetStreamContext,
         registry: Registry,
         sources: SourceStore,
         *,
         ours: SourceId,
         start_lsn: Lsn,
-        stored: Position,
+        stored: StoredEnd,
+        opening: Opening,
     ) -> None:
-        """Compare what was acknowledged with what is stored, and send it again or mark the gap."""
+        """Compare what was acknowledged with what is stored, and send it again or mark the gap.
+
+        The mark is stored on the session's condition.
+        """
         seen = _valid(self._acknowledged, registry).joined(_valid(sources.acknowledged, registry))
         with control.translated(self._config):
-            tail = await read_tail(js, registry, stored)
+            last, _ = await registry.chain_end()
+            tail = Tail(last, stored.position, stored.is_whole)
             lost = judge_tail(seen, tail, start_lsn)
-            self._acknowledged = Acknowledged(tail.last_sequence, stored.commit_lsn)
+            mark = gap_message(ours, start_lsn)
+            # Nothing else stands there: the answer to an earlier mark was lost, not the mark.
+            is_marked = lost is not None and stored.position == mark.place.position
+            is_gap = lost is not None and lost.is_gap and not is_marked
             if lost is not None:
-                self._report(lost, seen, tail, start_lsn, stored)
-            if lost is not None and lost.is_gap:
-                await registry.publish(gap_message(ours, start_lsn), behind=tail.last_sequence)
-                self._status.gaps_marked += 1
-            else:
+                self._tell(seen, tail, start_lsn if is_gap or is_marked else None)
+            if is_gap:
+                # Until it is stored, what was seen is all that tells of the gap.
+                await registry.publish(mark, opening.condition)
+            self._acknowledged = Acknowledged(last, stored.position.commit_lsn)
+            if not is_gap and not is_marked:
                 self._acknowledged = self._acknowledged.grown(confirmed=seen.confirmed)
             if lost is not None:
+                self._status.lost_tails += 1
+                self._status.lost_messages += lost.messages
+                self._status.gaps_marked += is_gap or is_marked
                 # After the mark: a death between them finds the loss again, and the mark behind it.
                 await sources.remember(self._acknowledged)
-        if lost is None or not lost.is_gap:
-            return
-        raise SinkLost("changes that JetStream had acknowledged are lost, and the gap is marked",
-                       advice="The next session goes on after the mark.")  # fmt: skip
+        if is_gap:
+            raise SinkLost("JetStream lost acknowledged changes, and the gap is marked",
+                           advice="The next session goes on after the mark.")  # fmt: skip
 
-    def _report(
-        self, lost: LostTail, seen: Acknowledged, tail: Tail, start_lsn: Lsn, stored: Position
-    ) -> None:
-        self._status.lost_tails += 1
-        self._status.lost_messages += lost.messages
+    def _tell(self, seen: Acknowledged, tail: Tail, missing_until: Lsn | None) -> None:
         _log.error(
             "JetStream lost changes that it had acknowledged: the stream ends with sequence %d"
             " (%s), and %d were acknowledged up to %s or later; %s",
             tail.last_sequence,
-            Lsn(stored.commit_lsn),
+            Lsn(tail.stored.commit_lsn),
             seen.sequence,
             Lsn(seen.acked),
-            f"those before {start_lsn} cannot be sent again: the gap is marked in the stream,"
-            " and consumers need new snapshots" if lost.is_gap else "they are sent again",
+            "they are sent again" if missing_until is None else
+            f"those before {missing_until} cannot be sent again: consumers need new snapshots at"
+            " the bridge-gap mark",
         )  # fmt: skip
 
     def remember(self, lane: Lane, progress: Progress, stored: Position) -> None:

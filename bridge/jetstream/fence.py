@@ -33,6 +33,7 @@ import nats.js.errors
 from nats.js import JetStreamContext
 
 from bridge.errors import SinkLost
+from bridge.jetstream.frames import EXPECTED_SEQUENCE
 from bridge.jetstream.lane import Lane
 from bridge.jetstream.registry import Registry
 from schemas.codecs import CONTENT_TYPE
@@ -102,12 +103,17 @@ class Fence:
         """Of the last message on our subject that was ours, or was there before."""
 
     @property
-    def condition(self) -> str:
-        """The headers with which batches of this session begin."""
-        return (
-            f"{EXPECTED_SUBJECT_SEQUENCE}: {self._sequence}\r\n"
-            f"{EXPECTED_SUBJECT_SEQUENCE}-Subject: {self._subject}\r\n"
-        )
+    def condition(self) -> dict[str, str]:
+        """Headers that a message of this session carries to be stored only while it lasts."""
+        return {
+            EXPECTED_SUBJECT_SEQUENCE: str(self._sequence),
+            f"{EXPECTED_SUBJECT_SEQUENCE}-Subject": self._subject,
+        }
+
+    @property
+    def header_lines(self) -> str:
+        """The same, as batches of this session begin with them."""
+        return "".join(f"{name}: {value}\r\n" for name, value in self.condition.items())
 
     async def take_over(self, *, shared: bool) -> bool:
         """Leave every older session behind; False if the bridge is to stop before that is done."""
@@ -124,6 +130,16 @@ class Fence:
         if not shared:
             await self._store(shared=False)
         return True
+
+    async def open(self, *, shared: bool) -> Opening | None:
+        """Take over, and give what the session's messages are tied to; None if it is to stop."""
+        if not await self.take_over(shared=shared):
+            return None
+        end, is_clustered = await self._registry.chain_end()
+        # After that: a session that shares the stream and opened before its end was read would
+        # not break our chain, and one that opens now does.
+        await self.demand_last()
+        return Opening(self if shared else None, end, is_clustered)
 
     async def demand_last(self) -> None:
         """Make sure that no other session has opened since this one looked."""
@@ -154,7 +170,7 @@ class Fence:
                 if error.err_code != _IN_PROCESS:
                     raise
                 await asyncio.sleep(MARGIN_SECONDS / _TRIES)
-        return self.condition
+        return self.header_lines
 
     async def _store(self, *, shared: bool) -> None:
         """Store the message behind the one we know of, or raise that there is another."""
@@ -207,6 +223,32 @@ class Fence:
             means.meanwhile()
             if await is_set_within(means.stop, min(left, LOOK_EVERY_SECONDS)):
                 return False
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What the messages of a session are tied to: the stream's end, or the session's fence.
+
+    The end if nobody else writes to the stream, as far as is known.
+    """
+
+    fence: Fence | None
+    end: int
+    is_clustered: bool
+
+    @property
+    def condition(self) -> dict[str, str]:
+        """Headers of a single message that is stored only if the session is still the last."""
+        return self.fence.condition if self.fence else {EXPECTED_SEQUENCE: str(self.end)}
+
+    def tie(self, lane: Lane) -> None:
+        """Let the lane send everything on the same condition."""
+        if self.fence:
+            lane.fence(self.fence.header_lines)
+        elif self.is_clustered:
+            lane.follow(behind=self.end)
+        else:
+            lane.chain(CDC_STREAM.name, behind=self.end)
 
 
 async def is_set_within(event: asyncio.Event, seconds: float) -> bool:

@@ -14,7 +14,7 @@ that is gone has a delete marker, which names the source, so that its messages a
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -27,8 +27,8 @@ from nats.js.kv import KeyValue
 from bridge.errors import SinkRefused, reason_of
 from bridge.history import EndFinder, StoredEnd, StoredFork
 from bridge.jetstream.dictionaries import DictionaryStore
-from bridge.jetstream.frames import EXPECTED_SEQUENCE
 from bridge.jetstream.oversize import OversizeStore
+from bridge.jetstream.refusals import WRONG_LAST, refusal
 from bridge.storage import TableStorage
 from schemas.codecs import (
     CONTENT_TYPE,
@@ -274,16 +274,21 @@ class Registry:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         return shape.to_map(timestamp=now, lsn=lsn, source=self.source)
 
-    async def publish(self, message: LogicalMessage, *, behind: int | None = None) -> None:
+    async def publish(
+        self, message: LogicalMessage, condition: Mapping[str, str] | None = None
+    ) -> None:
         """Store a message of the bridge's own in the CDC stream, before any change is sent.
 
-        With `behind` it is stored only if that is the stream's last sequence.
+        With a condition, as headers, it is stored only if that holds; else the chain is broken.
         """
-        headers = {MESSAGE_ID: message.msg_id, CONTENT_TYPE: self.content_type}
-        if behind is not None:
-            headers[EXPECTED_SEQUENCE] = str(behind)
+        headers = {MESSAGE_ID: message.msg_id, CONTENT_TYPE: self.content_type, **(condition or {})}
         body = self.encode(message)
-        await self._js.publish(message.subject, body, stream=CDC_STREAM.name, headers=headers)
+        try:
+            await self._js.publish(message.subject, body, stream=CDC_STREAM.name, headers=headers)
+        except nats.js.errors.APIError as error:
+            if error.err_code not in WRONG_LAST:
+                raise
+            raise refusal(error.err_code, str(error.description)) from error
 
     @property
     def slot(self) -> str:

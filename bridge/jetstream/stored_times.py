@@ -40,8 +40,13 @@ async def read_stored_since(
     tables: Collection[TableName],
     stored: Position,
     hold: timedelta,
+    *,
+    meanwhile: Callable[[], None],
 ) -> StoredSince:
-    """Find out since when the stream holds what it holds, up to the position `stored`."""
+    """Find out since when the stream holds what it holds, up to the position `stored`.
+
+    `meanwhile` is called between requests.
+    """
     if not hold or stored == ORIGIN:
         return StoredSince()
     info = await stream_info(client, CDC_STREAM.name)
@@ -50,7 +55,7 @@ async def read_stored_since(
     # The answer was given before it arrived: the moment of arrival makes nothing look older.
     read_at, now = time.monotonic(), datetime.fromisoformat(info["ts"])
     js = client.jetstream(timeout=REQUEST_TIMEOUT_SECONDS)
-    reader = _Reader(js, registry, {*tables, *registry.forgotten})
+    reader = _Reader(js, registry, {*tables, *registry.forgotten}, meanwhile)
     first, last = int(info["state"]["first_seq"]), int(info["state"]["last_seq"])
     aged = await last_older(reader.time_of, first, last, now - hold)
     samples = [each for at in sample_points(aged, last) async for each in reader.from_(at)]
@@ -84,9 +89,14 @@ class _Reader:
     """Reads single messages of the stream from its leader."""
 
     def __init__(
-        self, js: JetStreamContext, registry: Registry, tables: Collection[TableName]
+        self,
+        js: JetStreamContext,
+        registry: Registry,
+        tables: Collection[TableName],
+        meanwhile: Callable[[], None],
     ) -> None:
         self._js = js
+        self._meanwhile = meanwhile
         self._registry = registry
         self._tables = tables
 
@@ -107,6 +117,7 @@ class _Reader:
 
     async def last_of_tables(self) -> AsyncIterator[Sample]:
         for table in self._tables:
+            self._meanwhile()
             with contextlib.suppress(nats.js.errors.NotFoundError):
                 message = await self._js.get_last_msg(CDC_STREAM.name, table_filter(table))
                 if sample := await self._sample(message):
@@ -115,6 +126,7 @@ class _Reader:
     async def _next(self, sequence: int) -> RawStreamMsg | None:
         """Give the message with that sequence, or the one after it where it was removed."""
         everything = CDC_STREAM.subjects[0]
+        self._meanwhile()
         try:
             return await self._js.get_msg(CDC_STREAM.name, sequence, everything, next=True)
         except nats.js.errors.NotFoundError:

@@ -76,8 +76,15 @@ class ResumeFrom:
     confirmed_lsn: Lsn
 
 
-def plan_slot(name: str, found: Slot | None, *, recreate: bool = False) -> CreateSlot | ResumeFrom:
-    """Decide what to do about the slot, or say why it cannot be used."""
+def plan_slot(
+    name: str, found: Slot | None, *, recreate: bool = False, lost_at: Lsn | None = None
+) -> CreateSlot | ResumeFrom:
+    """Decide what to do about the slot, or say why it cannot be used.
+
+    `lost_at` is where a slot stood when PostgreSQL could not send its WAL any more. It shows such a
+    slot as sound if the WAL is missing for another reason than its own limits. One that stands
+    further on is another slot: somebody has created it since.
+    """
     if found is None:
         return CreateSlot()
     if found.plugin != PLUGIN or not found.in_this_database:
@@ -86,7 +93,7 @@ def plan_slot(name: str, found: Slot | None, *, recreate: bool = False) -> Creat
             advice="Choose another --slot, or drop it with"
             f" SELECT pg_drop_replication_slot('{name}').",
         )
-    if found.wal_lost and recreate:
+    if recreate and (found.wal_lost or _stands_within(found.confirmed_lsn, lost_at)):
         return CreateSlot(lost=found)
     if found.wal_lost:
         raise SlotLost(f"slot {name} is {found.wal_status}: PostgreSQL removed WAL it still needed")
@@ -94,6 +101,10 @@ def plan_slot(name: str, found: Slot | None, *, recreate: bool = False) -> Creat
         # Who makes one waits for the transactions that are open; it goes if they do not finish.
         raise SlotBusy(f"slot {name} is being made by process {found.active_pid}")
     return ResumeFrom(found.confirmed_lsn)
+
+
+def _stands_within(confirmed_lsn: Lsn | None, lost_at: Lsn | None) -> bool:
+    return lost_at is not None and confirmed_lsn is not None and confirmed_lsn <= lost_at
 
 
 async def find_slot(connection: psycopg.AsyncConnection[DictRow], name: str) -> Slot | None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import psycopg
 from psycopg.rows import DictRow
+from psycopg.sql import SQL
 
 from bridge.attnums import XIDS, is_later
 from bridge.postgres.catalog import (
@@ -32,6 +33,10 @@ from schemas.positions import Lsn
 
 _FIRST_OWN_OID = 16_384
 """Types below are built in: their values read the same for ever."""
+
+LOCK_TIMEOUT = "500ms"
+NO_WAIT = "1ms"
+"""How long to wait for the lock of a table: of one that was locked moments ago, no longer."""
 
 VISIBLE_WITHIN_SECONDS = 1.0
 _LOOK_AGAIN_SECONDS = 0.01
@@ -198,15 +203,17 @@ class Reading:
 
 
 @asynccontextmanager
-async def one_moment(connection: Connection, *, is_patient: bool = True) -> AsyncIterator[None]:
+async def one_moment(
+    connection: Connection, *, lock_timeout: str | None = None
+) -> AsyncIterator[None]:
     """Answer every question inside from the same snapshot of the catalog.
 
-    The list of a publication's columns waits for locks on its tables; `is_patient` lets it.
+    The list of a publication's columns waits for locks on its tables, at most so long.
     """
     async with connection.transaction():
         await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-        if not is_patient:
-            await connection.execute("SET LOCAL lock_timeout = '500ms'")
+        if lock_timeout is not None:
+            await connection.execute(SQL("SET LOCAL lock_timeout = {}").format(lock_timeout))
         yield
 
 
@@ -223,7 +230,7 @@ async def read_all(
     connection: Connection, publication: str, *, is_patient: bool = True
 ) -> tuple[Reading, list[PublishedTable]]:
     """Read facts and shapes of all published tables, as of one moment."""
-    async with one_moment(connection, is_patient=is_patient):
+    async with one_moment(connection, lock_timeout=None if is_patient else LOCK_TIMEOUT):
         tables = await _read(connection, publication, None)
         published = await published_tables(connection, publication)
         seen_at = await wal_end(connection)
@@ -238,26 +245,33 @@ class TableReading:
     facts: TableFacts
     name: TableName | None
     storage: TableStorage | None
+    is_locked: bool = False
+    """Somebody else had the table: there is no description, and storage is as last committed."""
 
 
 async def read_table(
-    connection: Connection, publication: str, relation: Relation | int
+    connection: Connection,
+    publication: str,
+    relation: Relation | int,
+    *,
+    lock_timeout: str = LOCK_TIMEOUT,
 ) -> TableReading:
-    """Read all of one table, in the WAL's description or by its OID in the catalog's.
-
-    Of a table that is locked nothing is known by its OID.
-    """
+    """Read all of one table, in the WAL's description or by its OID in the catalog's."""
     try:
-        return await _read_table(connection, publication, relation)
+        return await _read_table(connection, publication, relation, lock_timeout)
     except psycopg.errors.LockNotAvailable:
-        return TableReading(None, TableFacts(), None, None)
+        relation_id = relation if isinstance(relation, int) else relation.relation_id
+        reading = await read_storage(connection, publication, [relation_id])
+        found = reading.tables.get(relation_id)
+        name, storage = (found.name, found.storage) if found else (None, None)
+        return TableReading(None, TableFacts(), name, storage, is_locked=True)
 
 
 async def _read_table(
-    connection: Connection, publication: str, relation: Relation | int
+    connection: Connection, publication: str, relation: Relation | int, lock_timeout: str
 ) -> TableReading:
     relation_id = relation if isinstance(relation, int) else relation.relation_id
-    async with one_moment(connection, is_patient=False):
+    async with one_moment(connection, lock_timeout=lock_timeout):
         stored = (await _read(connection, publication, [relation_id])).get(relation_id)
         described, facts = None, TableFacts()
         if isinstance(relation, Relation):

@@ -11,6 +11,7 @@ libpq hands them over one by one.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from typing import Any, Protocol
 
@@ -37,6 +38,9 @@ BACKLOG_FRAMES = 64
 """So many frames at once say that PostgreSQL has more to send than one transaction just written."""
 
 FILL_SECONDS = 0.001
+
+EXPLAIN_SECONDS = 1.0
+"""How long to look for the error with which a server ended the stream."""
 
 _EPOCH_SECONDS = POSTGRES_EPOCH.timestamp()
 
@@ -106,6 +110,13 @@ class WalStream:
                 await self._way.readable()
         self._is_backlog = len(frames) >= BACKLOG_FRAMES
         return frames
+
+    async def explain_end(self) -> None:
+        """Raise what the server said when it ended the stream; frames before that are dropped."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(EXPLAIN_SECONDS):
+                while True:
+                    await self.read()
 
     def confirm(self, lsn: int, *, ask: bool = False) -> None:
         """Tell PostgreSQL that everything before `lsn` is stored; `ask` requests a keepalive."""

@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -154,9 +154,28 @@ def test_a_lost_slot_is_recognised_and_explained(
     assert "max_slot_wal_keep_size" in bridge.said()
 
 
+def lose_wal(server: EmbeddedPostgres, truth: Truth, rows: range) -> None:
+    """Remove WAL that the slot needs without PostgreSQL's knowledge: it shows the slot as sound."""
+    with truth.connect() as connection:
+        for number in rows:
+            _insert(truth, number)
+            connection.execute("SELECT pg_switch_wal()")
+        connection.execute("CHECKPOINT")
+        row = connection.execute("SELECT pg_walfile_name(pg_current_wal_lsn())").fetchone()
+    assert row is not None
+    for segment in (server.data / "pg_wal").glob("0*"):
+        if segment.name < row[0]:
+            segment.unlink()
+
+
+def gap_is_marked(nats: EmbeddedNats) -> bool:
+    return any(m.fields.get("prefix") == GAP_PREFIX for m in read_stream(nats.url))
+
+
+@pytest.mark.parametrize("lose", [lose_slot, lose_wal])
 def test_a_slot_made_anew_marks_the_gap_in_the_stream(
     environ: dict[str, str], nats: EmbeddedNats, own_postgres: EmbeddedPostgres, truth: Truth,
-    tmp_path: Path,
+    *, tmp_path: Path, lose: Callable[..., None],
 ) -> None:  # fmt: skip
     """Consumers must hear that changes are missing, between those before and those behind."""
     more = flags("--durability", "acked", "--on-lost-slot", "recreate")
@@ -165,9 +184,10 @@ def test_a_slot_made_anew_marks_the_gap_in_the_stream(
         _insert(truth, 1)
         settle(truth, bridge)
         bridge.terminate()
-        lose_slot(own_postgres, truth, rows=range(2, 6))
+        lose(own_postgres, truth, rows=range(2, 6))
         bridge.start()
-        bridge.wait_streaming()
+        wait_for(lambda: gap_is_marked(nats), "the mark")
+        wait_for(lambda: bridge.status()["state"] == "streaming", "streaming")
         _insert(truth, 6)
         settle(truth, bridge)
 

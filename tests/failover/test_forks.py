@@ -10,7 +10,7 @@ import pytest
 from bridge.errors import SinkRefused
 from examples.embedded import EmbeddedPostgres
 from tests.support.bridge import wait_for
-from tests.support.shop import FORK, SLOT, Shop, alive, assert_healed, assert_refused, ids
+from tests.support.shop import FORK, SLOT, Shop, alive, assert_healed, assert_refused, ids, marks
 from tests.support.standby import (
     copy_cold,
     cut_off,
@@ -127,7 +127,41 @@ def test_a_fork_is_found_on_a_server_without_the_slot(
         shop.wait_stored(210)
     left = alive(shop.stored())
     assert ids(left) == [*range(1, 11), *range(201, 211)]
-    assert any(m.fields.get("prefix") == "bridge-gap" for m in shop.stored())
+    assert marks(shop.stored()) == ["bridge-fork", "bridge-gap"], "positions fall at the fork alone"
+    assert left == sorted(left, key=lambda m: m.position)
+
+
+@pytest.mark.usefixtures("_short_window")
+def test_a_death_while_the_slot_is_created_leaves_none_of_the_dead_branch(
+    shop: Shop, server_folder: Path
+) -> None:
+    """The start of the slot that it leaves proves nothing about rows stored before."""
+    copy = copy_cold(shop.primary, server_folder / "copy")
+    with shop.bridge() as bridge:
+        bridge.wait_streaming()
+        shop.insert(1, 60)
+        shop.wait_stored(60)
+        bridge.kill()
+    restore_cold(shop.primary, copy)
+    shop.insert(101, 120)
+
+    with psycopg.connect(shop.primary.dsn()) as holding:
+        holding.execute("INSERT INTO users VALUES (121)")
+        with shop.bridge("--on-fork", "mark") as bridge:
+            wait_for(lambda: "making slot" in bridge.said(), "the slot to be under way")
+            wait_for(shop.confirmed, "the slot that waits for the transaction")
+            bridge.kill()
+        holding.commit()
+    wait_for(lambda: shop.confirmed() != [(None,)], "the slot")
+    with shop.bridge("--on-fork", "mark") as bridge:
+        bridge.wait_streaming()
+        shop.insert(201, 210)
+        shop.wait_stored(210)
+
+    left = alive(shop.stored())
+    assert [number for number in ids(left) if number <= 60] == []
+    assert marks(shop.stored())[:2] == ["bridge-fork", "bridge-gap"]
+    assert left == sorted(left, key=lambda m: m.position)
 
 
 def test_a_database_that_was_created_again_is_refused_and_left_as_it_was(shop: Shop) -> None:

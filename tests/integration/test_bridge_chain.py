@@ -9,6 +9,9 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
+from itertools import repeat
 from typing import Any
 
 import pytest
@@ -21,10 +24,11 @@ from bridge.jetstream.provision import stream_config
 from bridge.jetstream.registry import Registry
 from bridge.status import Status
 from examples.embedded import EmbeddedNats, EmbeddedPostgres
+from schemas.events import Place
 from schemas.names import TableName
 from schemas.positions import Lsn
 from schemas.streams import CDC_STREAM
-from schemas.subjects import is_session_subject
+from schemas.subjects import FORK_PREFIX, is_session_subject, message_subject
 from tests.conftest import Connection
 from tests.support.stream import administer, read_stream
 
@@ -107,6 +111,30 @@ async def test_what_is_stored_behind_the_look_up_breaks_the_first_link(
     names = {name for message in stored for name in message.headers if "Expected-Last" in name}
     assert names == {FENCE, f"{FENCE}-Subject"}
     assert bridge.status.sink_reconnects == len(steps)
+
+
+async def test_a_fork_is_marked_beside_a_writer_that_never_rests(
+    bridge: Bridge, nats: EmbeddedNats, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tied to the stream's end the mark failed in every session, and the slot grew."""
+    async with running(bridge):
+        pass
+    monkeypatch.setattr(Registry, "stored_end", stepping_in(nats.url, repeat("somebody writes")))
+    async with administer(nats.url) as js:
+        never = Place(lsn=1 << 60, commit_lsn=1 << 60, commit_ts="", xid=7, seq=0, last=True)
+        body = json.dumps({**never.to_map(), "last": True}).encode()
+        headers = {"Content-Type": "application/json"}
+        await js.publish("cdc.users.insert", body, headers=headers)
+
+    config = replace(bridge._config, on_fork="mark", start_timeout=timedelta(seconds=10))
+    marking = Bridge(config, Status(config.slot, config.publication), asyncio.Event())
+    async with asyncio.TaskGroup() as group:
+        marker = group.create_task(marking.run())
+        await until(lambda: marking.status.forks == 1)
+        marker.cancel()
+
+    stored = await asyncio.to_thread(read_stream, nats.url)
+    assert sum(message.subject == message_subject(FORK_PREFIX) for message in stored) == 1
 
 
 @pytest.mark.parametrize("shared", [True, False])

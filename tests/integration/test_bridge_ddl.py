@@ -604,6 +604,35 @@ def test_a_locked_table_does_not_hide_what_existing_rows_hold(
     assert rig.announced("t")[-1].columns[-1].fill == 5
 
 
+def test_claims_about_a_locked_table_cost_no_snapshots(
+    triggered: DdlRig, postgres: EmbeddedPostgres
+) -> None:
+    """Any role can write them, one in every transaction; only what was altered is marked, once."""
+    rig = triggered
+    rig.execute(*MAKE)
+    rig.start()
+    rig.execute("INSERT INTO t (id) VALUES (40)")
+    rig.stream()
+    row = rig.connection.execute("SELECT 't'::regclass::oid::int").fetchone()
+    assert row is not None
+    claim = format_ddl([DdlEvent("rewrite", int(str(row[0])), TableName("public", "t"))])
+    forge = f"SELECT pg_logical_emit_message(true, 'bridge-ddl', '{claim}')"
+
+    with psycopg.connect(postgres.dsn(rig.connection.info.dbname)) as locker:
+        locker.execute("LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
+        rig.execute(*[forge] * 20)
+        rig.stream()
+        assert rig.marks("t") == 0
+    rig.bridge.process.send_signal(signal.SIGSTOP)
+    rig.execute("ALTER TABLE t ALTER n TYPE int USING n * 10")
+    with psycopg.connect(postgres.dsn(rig.connection.info.dbname)) as locker:
+        locker.execute("LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
+        rig.bridge.process.send_signal(signal.SIGCONT)
+        rig.execute(*[forge] * 20)
+        rig.stream()
+        assert rig.marks("t") == 1
+
+
 def test_a_column_added_while_the_bridge_was_down_is_announced_of_a_quiet_table(
     rig: DdlRig,
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from tests.support.natscluster import Disk
 from tests.support.proxy import Proxy
 from tests.support.stream import (
     StoredMessage,
+    administer,
     delete_stream,
     read_source,
     read_stream,
@@ -145,8 +147,18 @@ def test_a_lost_tail_that_was_confirmed_is_marked_as_a_gap(
         assert [gap["missing_until"] >= end for gap in gaps(nats)] == [True]
 
 
+def store_of_another_source(url: str) -> None:
+    async def store() -> None:
+        async with administer(url) as js:
+            await js.publish("cdc.others.insert", b'{"commit_lsn": 1, "last": true}',
+                             headers={"Content-Type": "application/json"})  # fmt: skip
+
+    asyncio.run(store())
+
+
+@pytest.mark.parametrize("is_last", [True, False], ids=["last", "another source wrote since"])
 def test_a_new_process_marks_a_gap_where_the_stream_ends_inside_a_transaction(
-    nats: EmbeddedNats, rows: Rows, tmp_path: Path
+    nats: EmbeddedNats, rows: Rows, tmp_path: Path, is_last: bool
 ) -> None:
     """Nothing but the slot remembers that the rest of it was acknowledged."""
     bridge = rows.bridge(nats, tmp_path / "bridge.log", "--durability", "acked")
@@ -158,6 +170,8 @@ def test_a_new_process_marks_a_gap_where_the_stream_ends_inside_a_transaction(
         bridge.kill()
         last = read_stream(nats.url)[-1].sequence
         remove_messages(nats.url, [last, last - 1])
+        if not is_last:
+            store_of_another_source(nats.url)
 
         bridge.start()
         wait_acked(bridge, rows.insert(12, 12))

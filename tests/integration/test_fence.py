@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import time
 from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -16,9 +18,11 @@ from bridge.config import StreamOverrides
 from bridge.errors import BridgeError, ChainBroken
 from bridge.jetstream import fence
 from bridge.jetstream.provision import provision
+from bridge.jetstream.stored_times import read_stored_since
 from examples.embedded import EmbeddedNats
 from schemas.events import LogicalMessage
 from schemas.names import TableName
+from schemas.positions import Position
 from schemas.streams import CDC_STREAM
 from schemas.subjects import is_session_subject, session_subject
 from tests.support.sharing import FIRST, SOURCE, TABLE, Session, messages, stored, until_stored
@@ -217,6 +221,24 @@ async def test_whatever_an_old_session_can_store_is_seen(
 
 
 @pytest.mark.usefixtures("quick")
+async def test_a_mark_of_the_bridge_s_own_minds_other_sessions_and_no_other_writers(
+    make: Callable[..., Session], js: JetStreamContext
+) -> None:
+    """On condition of the stream's end it would fail for as long as another bridge is busy."""
+    old = await make().open()
+    await js.publish("cdc.others.insert", b"{}")
+    await old.registry.publish(logical(SOURCE), old.fence.condition)
+    await make().open()
+
+    later = dataclasses.replace(logical(SOURCE), prefix="late")
+    with pytest.raises(ChainBroken):
+        await old.registry.publish(later, old.fence.condition)
+
+    subjects = [subject for subject, _ in await messages(js)]
+    assert (subjects.count("cdc._message.audit"), subjects.count("cdc._message.late")) == (1, 0)
+
+
+@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("shared", [True, False])
 async def test_ids_protect_nothing_that_the_fence_does_not(
     make: Callable[..., Session], js: JetStreamContext, shared: bool
@@ -248,5 +270,21 @@ async def test_a_look_at_many_tables_leaves_time_for_signs_of_life(
     await js.publish("$KV.schemas.another", b"{}")
 
     await registry.stored_end(tables, lambda: beats.append(None))
+
+    assert len(beats) > len(tables)
+
+
+async def test_reading_ages_of_many_tables_leaves_time_for_signs_of_life(
+    make: Callable[..., Session], js: JetStreamContext
+) -> None:
+    """Another source stored the last messages, so each table is looked at."""
+    registry, beats = make().registry, list[None]()
+    tables = [TableName("public", f"t{n}") for n in range(20)]
+    await js.publish("cdc.others.insert", b"{}")
+
+    await read_stored_since(
+        js._nc, registry, tables, Position(9, 0), timedelta(hours=1),
+        meanwhile=lambda: beats.append(None),
+    )  # fmt: skip
 
     assert len(beats) > len(tables)

@@ -50,7 +50,7 @@ class Session:
     async def open(self, *, shared: bool = True) -> Session:
         assert await self.fence.take_over(shared=shared)
         self.lane = await Lane.open(self.config, timedelta(seconds=30))
-        self.lane.fence(self.fence.condition)
+        self.lane.fence(self.fence.header_lines)
         return self
 
     async def send(self, first: int, last: int, *, close: bool = True) -> None:

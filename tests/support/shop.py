@@ -10,7 +10,7 @@ import psycopg
 from bridge.errors import HistoryForked
 from examples.embedded import EmbeddedNats, EmbeddedPostgres
 from schemas.forks import parse_fork
-from schemas.subjects import FORK_PREFIX, message_subject
+from schemas.subjects import FORK_PREFIX, GAP_PREFIX, message_subject
 from tests.support.bridge import BridgeProcess, wait_for
 from tests.support.stream import StoredMessage, read_stream
 
@@ -78,6 +78,12 @@ class Shop:
 
 def ids(messages: list[StoredMessage]) -> list[int]:
     return [m.fields["data"]["id"] for m in messages if m.subject == "cdc.users.insert"]
+
+
+def marks(messages: list[StoredMessage]) -> list[str]:
+    """Which forks and gaps are marked, in order."""
+    prefixes = [str(m.fields.get("prefix")) for m in messages]
+    return [prefix for prefix in prefixes if prefix in (FORK_PREFIX, GAP_PREFIX)]
 
 
 def alive(messages: list[StoredMessage]) -> list[StoredMessage]:

@@ -15,6 +15,7 @@ import pytest
 from bridge.errors import SinkLost, SourceLost
 from bridge.jetstream import fence
 from bridge.jetstream.fence import BATCH_SECONDS, EXPECTED_SUBJECT_SEQUENCE, Fence, Means, Vigil
+from bridge.jetstream.frames import EXPECTED_SEQUENCE
 from bridge.jetstream.refusals import WRONG_LAST
 from schemas.codecs import CODECS
 from schemas.events import LogicalMessage, Place
@@ -73,6 +74,9 @@ class Stream:
     async def last_place(self, tables: Any, _: Any) -> Place | None:
         assert len(tables) == 2
         return self.place
+
+    async def chain_end(self) -> tuple[int, bool]:
+        return 42, False
 
     async def end_and_leader(self) -> tuple[int, str]:
         return self.looks.pop(0) if len(self.looks) > 1 else (*self.looks, (42, "a"))[0]
@@ -156,8 +160,10 @@ async def test_whoever_was_alone_is_not_waited_for(
     made = make(stream)
     assert await made.take_over(shared=True)
 
-    assert f"{EXPECTED_SUBJECT_SEQUENCE}: {before[0] + 40}\r\n" in made.condition
-    assert f"{EXPECTED_SUBJECT_SEQUENCE}-Subject: {session_subject(SOURCE)}\r\n" in made.condition
+    assert f"{EXPECTED_SUBJECT_SEQUENCE}: {before[0] + 40}\r\n" in made.header_lines
+    assert (
+        f"{EXPECTED_SUBJECT_SEQUENCE}-Subject: {session_subject(SOURCE)}\r\n" in made.header_lines
+    )
     assert clock.now - began < 1
     assert stream.did == ["read", "demand slot", "store shared=True"]
 
@@ -268,6 +274,18 @@ async def test_a_session_that_opened_meanwhile_is_noticed() -> None:
     stream.session = (43, None)
     with pytest.raises(SinkLost, match="opened meanwhile"):
         await made.demand_last()
+
+
+@pytest.mark.parametrize("shared", [True, False])
+async def test_marks_are_tied_to_what_changes_are_tied_to(shared: bool) -> None:
+    """To the stream's end only while nobody else moves it."""
+    opening = await make(Stream()).open(shared=shared)
+    assert opening is not None
+    mine = {
+        EXPECTED_SUBJECT_SEQUENCE: "40",
+        f"{EXPECTED_SUBJECT_SEQUENCE}-Subject": session_subject(SOURCE),
+    }
+    assert opening.condition == (mine if shared else {EXPECTED_SEQUENCE: "42"})
 
 
 @pytest.mark.parametrize(("own", "place"), [(OWN, OWN), (None, FIRST)])

@@ -130,6 +130,18 @@ def test_the_furthest_message_is_the_end() -> None:
     assert end == StoredEnd(Position(300, 2), Witness(300, 7, TS))
 
 
+@pytest.mark.parametrize("last", [True, False])
+def test_the_furthest_message_tells_whether_its_transaction_is_whole(last: bool) -> None:
+    """Whatever is stored after it, of an earlier transaction or by other writers."""
+    end = end_of(
+        ("cdc.a.insert", 1, place(300, 2, last=last)),
+        ("cdc.b.insert", 2, place(200, 1, last=not last)),
+    )
+    assert end.is_whole is last
+    assert end_of().is_whole
+    assert not end_of(("cdc.a.schema", 1, place(300, 2, last=False))).is_whole
+
+
 def test_a_schema_alone_does_not_store_the_change_after_it() -> None:
     """They share their place; one that stands between transactions has it alone."""
     assert end_of(("cdc.a.schema", 1, place(300, 2, last=False))).position == Position(300, 1)

@@ -73,6 +73,18 @@ def test_a_lost_slot_is_made_anew_only_when_told_so() -> None:
     assert plan_slot("s", SLOT, recreate=True) == ResumeFrom(Lsn(7))
 
 
+def test_a_slot_whose_wal_is_gone_is_recreated_though_postgresql_shows_it_as_sound() -> None:
+    """Its WAL was lost with a disk, or left out of a copy: every session would end the same."""
+    assert plan_slot("s", SLOT, recreate=True, lost_at=Lsn(7)) == CreateSlot(lost=SLOT)
+    assert plan_slot("s", SLOT, recreate=True, lost_at=Lsn(9)) == CreateSlot(lost=SLOT)
+    assert plan_slot("s", SLOT, lost_at=Lsn(7)) == ResumeFrom(Lsn(7))
+
+
+def test_a_slot_that_another_bridge_has_recreated_since_is_kept() -> None:
+    """A new slot begins beyond all that the lost one was told."""
+    assert plan_slot("s", SLOT, recreate=True, lost_at=Lsn(6)) == ResumeFrom(Lsn(7))
+
+
 def test_a_missing_stream_is_made_to_the_contract() -> None:
     plan = plan_stream(CDC_STREAM, None)
     assert isinstance(plan, Create)

@@ -10,16 +10,18 @@ import pytest
 
 from bridge import shapebook
 from bridge.postgres.catalog import PublishedTable
-from bridge.postgres.storage import TableReading
+from bridge.postgres.storage import LOCK_TIMEOUT, NO_WAIT, TableReading
 from bridge.protocol.decoder import decode_message
 from bridge.protocol.messages import Relation
 from bridge.relations import ColumnFacts, TableFacts, shape_of
-from bridge.shapebook import Catalog, ShapeBook
+from bridge.shapebook import WAIT_AGAIN_SECONDS, Catalog, ShapeBook
 from bridge.status import Status
+from bridge.storage import File, TableStorage
 from bridge.tablememory import TableMemory
-from schemas.ddl import DdlEvent
+from schemas.ddl import DdlEvent, DdlKind
 from schemas.events import Place
 from schemas.names import TableName
+from schemas.shapes import TableShape
 from tests.support import wal
 
 INT4, TEXT = 23, 25
@@ -92,18 +94,31 @@ USERS = TableName("public", "users")
 PLACE = Place(lsn=5, commit_lsn=9, commit_ts="2026-01-01T00:00:00Z", xid=700, seq=1, last=False)
 
 
+GONE = TableReading(None, TableFacts(), None, None)
+STORAGE = TableStorage(file=File(node=1), columns={}, membership=(5,))
+
+
+def locked(node: int = 1) -> TableReading:
+    """A table that somebody else has, with the file that its last committed state is in."""
+    storage = dataclasses.replace(STORAGE, file=dataclasses.replace(STORAGE.file, node=node))
+    return TableReading(None, TableFacts(), USERS, storage, is_locked=True)
+
+
 class Readings:
-    """Stands for a catalog in which the table is gone, and counts how often it is asked."""
+    """Stands for a catalog, in which the table is gone, and counts how often it is asked."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.table = GONE
+        self.waits = list[str]()
         self.looks = self.questions = 0
         monkeypatch.setattr(shapebook, "read_table", self._look)
         monkeypatch.setattr(shapebook, "relation_states", self._answer)
         monkeypatch.setattr(shapebook, "until_visible", self._wait)
 
-    async def _look(self, *_: object) -> TableReading:
+    async def _look(self, *_: object, lock_timeout: str) -> TableReading:
         self.looks += 1
-        return TableReading(None, TableFacts(), None, None)
+        self.waits.append(lock_timeout)
+        return self.table
 
     async def _answer(self, *_: object) -> dict[int, Any]:
         self.questions += 1
@@ -117,8 +132,8 @@ def a_book(memory: TableMemory) -> ShapeBook:
     async def register(*_: object) -> int:
         return 3
 
-    async def shape_before(*_: object) -> None:
-        pass
+    async def shape_before(*_: object) -> TableShape:
+        return shape_of(RELATION, FACTS)
 
     nothing = cast("Any", None)
     registry = cast("Any", SimpleNamespace(register=register, shape_before=shape_before))
@@ -148,6 +163,54 @@ async def test_the_messages_of_a_transaction_read_the_catalog_once(
     assert (readings.looks, readings.questions) == (2, 1)
     await book.altered(9, dataclasses.replace(PLACE, xid=701), {"alter"})
     assert readings.looks == 3
+
+
+async def marks_of(book: ShapeBook, xids: range, kind: DdlKind = "rewrite") -> list[bool]:
+    """Let each transaction claim that the table was altered, and say which claims are marked."""
+    shapes = [await book.altered(9, dataclasses.replace(PLACE, xid=xid), {kind}) for xid in xids]
+    return [shape is not None and shape.rewritten for shape in shapes]
+
+
+async def test_claims_about_a_locked_table_are_held_against_what_is_committed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Any role can write one in every transaction; a mark for each would be a snapshot for each."""
+    readings, memory = Readings(monkeypatch), TableMemory()
+    memory.recall(shape_of(RELATION, FACTS), STORAGE)
+    book = a_book(memory)
+    readings.table = locked()
+    assert not any(await marks_of(book, range(700, 720)))
+
+    readings.table = locked(node=2)
+    assert await marks_of(book, range(720, 740)) == [True, *[False] * 19]
+    readings.table = locked(node=3)
+    assert await marks_of(book, range(740, 742)) == [True, False]
+
+
+async def test_a_table_that_is_gone_is_marked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until the catalog watch has reported the drop, anybody can claim that it was altered."""
+    Readings(monkeypatch)
+    memory = TableMemory()
+    memory.recall(shape_of(RELATION, FACTS), STORAGE)
+    assert await marks_of(a_book(memory), range(700, 703)) == [True, False, False]
+
+
+async def test_a_lock_is_not_waited_for_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All changes wait meanwhile."""
+    now = 100.0
+    monkeypatch.setattr("bridge.shapebook.time.monotonic", lambda: now)
+    readings, memory = Readings(monkeypatch), TableMemory()
+    memory.recall(shape_of(RELATION, FACTS), STORAGE)
+    book = a_book(memory)
+    readings.table = locked()
+    await marks_of(book, range(700, 703))
+    now += WAIT_AGAIN_SECONDS
+    await marks_of(book, range(703, 705))
+    readings.table = GONE
+    await marks_of(book, range(705, 707))
+
+    waits = [*[LOCK_TIMEOUT, NO_WAIT, NO_WAIT], *[LOCK_TIMEOUT, NO_WAIT], *[NO_WAIT, LOCK_TIMEOUT]]
+    assert readings.waits == waits
 
 
 async def test_a_table_that_was_renamed_since_the_last_poll_is_dropped_under_its_new_name(
