@@ -190,7 +190,10 @@ class CatalogWatch:
         memory = self._memory
         if memory.owed or self._news or self._stale:
             return True
-        now = {one: Seen(table.name, table.storage) for one, table in reading.tables.items()}
+        tables = reading.tables.items()
+        if any(memory.other_name(one, table.name) for one, table in tables):
+            return True
+        now = {one: Seen(table.name, table.storage) for one, table in tables}
         return {one: seen for one, seen in now.items() if one not in self._foreign} != memory.seen
 
     async def _plan(
@@ -239,8 +242,8 @@ class CatalogWatch:
         if is_new:
             self._news.add(relation_id)
             plan.events.append(DdlEvent("publish", relation_id, shape.name))
-        elif before is not None and before.name != shape.name:
-            plan.events.append(_renamed(relation_id, before.name, shape.name))
+        elif older := memory.other_name(relation_id, shape.name):
+            plan.events.append(_renamed(relation_id, older, shape.name))
             plan.renamed[relation_id] = shape.name
             plan.forget |= memory.names(relation_id) - set(held)
         newest = self._registry.newest(shape.name)

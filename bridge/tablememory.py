@@ -59,6 +59,8 @@ class TableMemory:
         self._due: dict[int, Seen] = {}
         self._blind: dict[int, set[int]] = {}
         self._truncated: dict[int, deque[int]] = {}
+        self._moved: set[int] = set()
+        """Tables that had another file at the session's start; the WAL may still tell why."""
 
     def truncated(self, relation_id: int, xid: int) -> None:
         """Note that a transaction sent a TRUNCATE of a table."""
@@ -98,8 +100,12 @@ class TableMemory:
         told = self._truncated.get(relation_id, ())
         reasons = compare(before.storage, storage, is_watched=is_watched, truncated_by=told)
         fills = added_fills(shape, before.storage, storage)
-        if not reasons and is_rewritten and before.storage.file.node != storage.file.node:
+        if not reasons and is_rewritten and self._has_moved(relation_id, storage):
             reasons = ("ALTER TABLE is reported to have rewritten the table",)
+        if not is_watched and before.storage.file.node != storage.file.node:
+            self._moved.add(relation_id)
+        if reasons:
+            self._moved.discard(relation_id)
         if not reasons and NO_FILL in fills.values():
             reasons = ("the value of an added column has no exact native form",)
         if not reasons and self._is_late(relation_id, fills, storage):
@@ -124,6 +130,11 @@ class TableMemory:
         blind = self._blind.get(relation_id, ())
         return any(fills.get(at) is not None or at not in storage.columns for at in blind)
 
+    def _has_moved(self, relation_id: int, now: TableStorage) -> bool:
+        """Whether the table's file is another than the one that consumers' values are from."""
+        before = self.seen[relation_id].storage
+        return before.file.node != now.file.node or relation_id in self._moved
+
     def may_differ(self, relation_id: int, now: TableStorage | None, *, is_rewritten: bool) -> bool:
         """Whether rows may read otherwise than consumers know; changes nothing.
 
@@ -132,7 +143,7 @@ class TableMemory:
         if now is None or relation_id in self.owed:
             return True
         before, told = self.seen[relation_id].storage, self._truncated.get(relation_id, ())
-        if is_rewritten and before.file.node != now.file.node:
+        if is_rewritten and self._has_moved(relation_id, now):
             return True
         is_wider = not now.columns.keys() <= before.columns.keys()
         return is_wider or bool(compare(before, now, is_watched=True, truncated_by=told))
@@ -169,6 +180,8 @@ class TableMemory:
 
     def announce(self, relation_id: int, name: TableName) -> None:
         """Note that changes announce a table by a name, maybe before its rename is reported."""
+        if relation_id in self.seen and self.last_name(relation_id) != name:
+            self.version += 1  # A look that began before may show an older name.
         names = self._announced.setdefault(relation_id, [])
         names[:] = [*(one for one in names if one != name), name]
 
@@ -177,6 +190,16 @@ class TableMemory:
         if relation_id not in self.seen:
             return set()
         return {self.seen[relation_id].name, *self._announced.get(relation_id, ())}
+
+    def other_name(self, relation_id: int, name: TableName) -> TableName | None:
+        """Give another name than this by which consumers may know a table; the oldest counts.
+
+        One that has its name back was known by another to those who read its changes meanwhile.
+        """
+        if relation_id not in self.seen:
+            return None
+        known = (self.seen[relation_id].name, *self._announced.get(relation_id, ()))
+        return next((one for one in known if one != name), None)
 
     def last_name(self, relation_id: int) -> TableName:
         """Give the name under which a table was last announced."""
@@ -188,6 +211,7 @@ class TableMemory:
         del self.seen[relation_id]
         for known in (self.owed, self._fills, self._due, self._blind, self._announced):
             known.pop(relation_id, None)
+        self._moved.discard(relation_id)
         if is_name_free:
             self._forgotten |= names
 

@@ -345,10 +345,17 @@ class _Book:
             return
         if self._was_renamed(notice, event.name, event.relation_id):
             return
-        if (at := self._meant(notice)) is not None:
+        if (at := self._meant(notice) or self._known_otherwise(notice)) is not None:
             self._rename(at, event.new_name, notice)
         else:
             self._arrived(event.new_name, notice)
+
+    def _known_otherwise(self, notice: Ddl) -> _Entry | None:
+        """The relation of a rename, if changes showed it by a name between the two it speaks of."""
+        same = self._relation(notice.source, notice.event.relation_id)
+        if same is None or same.gone or same.name == notice.event.new_name:
+            return None
+        return same if notice.sequence > max(same.seen, self._renamed_upto) else None
 
     def _arrived(self, name: TableName, notice: Ddl) -> None:
         """A relation has a name, and the lake does not have it by the name that it had.

@@ -794,6 +794,29 @@ def test_rows_that_came_while_a_table_was_unlogged_are_marked(triggered: DdlRig)
     assert rig.marks("t") == 1
 
 
+def test_rows_that_came_while_a_table_was_unlogged_and_the_bridge_down_are_marked(
+    triggered: DdlRig,
+) -> None:
+    """At the start the new file looks like that of VACUUM FULL; the WAL tells of it afterwards."""
+    rig = triggered
+    rig.execute("CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE vacuumed (id int PRIMARY KEY)")
+    rig.start()
+    rig.execute("INSERT INTO t VALUES (40)", "INSERT INTO vacuumed VALUES (40)")
+    rig.stream()
+    rig.stop()
+    assert rig.is_remembered("t")
+    assert rig.is_remembered("vacuumed")
+
+    rig.together(
+        "ALTER TABLE t SET UNLOGGED", "INSERT INTO t VALUES (41)", "ALTER TABLE t SET LOGGED"
+    )
+    rig.execute("VACUUM FULL vacuumed")
+    rig.start()
+    rig.stream()
+
+    assert (rig.marks("t"), rig.marks("vacuumed")) == (1, 0)
+
+
 def test_rolled_back_ddl_with_the_event_trigger_leaves_nothing(triggered: DdlRig) -> None:
     """The message belongs to the transaction, or to the savepoint."""
     rig = triggered

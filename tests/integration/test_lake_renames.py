@@ -70,6 +70,14 @@ def rename(connection: Connection, before: str, after: str) -> None:
     connection.execute(f"ALTER TABLE {before} RENAME TO {after}")
 
 
+def await_stored(bridge: Rig, mark: str) -> None:
+    """Wait until all that was committed is stored; what the bridge finds by itself may follow."""
+    bridge.connection.execute("SELECT pg_logical_emit_message(true, %s, '')", [mark])
+    wait_for(
+        lambda: any(m.subject.endswith(f".{mark}") for m in read_stream(bridge.nats.url)), mark
+    )
+
+
 def states(rig: LakeRig) -> dict[str, str]:
     with LakeReader(rig.catalog, rig.warehouse) as lake:
         return {str(table): state.kind for table, state in lake.states().items()}
@@ -256,3 +264,42 @@ def test_a_table_created_anew_renamed_and_replaced_before_the_lake_looks(
     assert states(rig) == {"public.a": "live", "public.b": "live"}
     for table in "ab":
         assert_equal(rig, connection, table)
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["event trigger", "catalog alone"])
+def test_tables_that_are_renamed_twice_while_the_bridge_is_down_have_their_last_name(
+    bridge: Rig, rig: LakeRig, connection: Connection, told: bool
+) -> None:
+    """Changes in between carry the middle name, which the catalog never shows to the bridge."""
+    chains = {"there": ("a", "b", "c"), "back": ("d", "e", "d"), "quiet": ("f", "g", "f")}
+    begin(bridge, *(names[0] for names in chains.values()))
+    with rig.following() as follower:
+        settle(bridge)
+        reach_end(follower, rig.nats)
+        bridge.stop()
+        for kind, (first, middle, last) in chains.items():
+            for before, after in ((first, middle), (middle, last)):
+                with connection.transaction():
+                    if told:
+                        rename(connection, before, after)
+                    else:
+                        connection.execute(f"ALTER TABLE {before} RENAME TO {after}")
+                if kind != "quiet" or after == middle:
+                    connection.execute(f"UPDATE {after} SET v = '{after}' WHERE id = 1")
+        bridge.start()
+        await_stored(bridge, "renamed")
+        wanted = {f"public.{names[-1]}": "live" for names in chains.values()}
+
+        def follows() -> bool:
+            reach_end(follower, rig.nats)
+            return states(rig) == wanted
+
+        wait_for(follows, "the last names")
+        for names in chains.values():
+            connection.execute(f"INSERT INTO {names[-1]} VALUES (100, 'later')")
+        await_stored(bridge, "later")
+        reach_end(follower, rig.nats)
+
+    assert states(rig) == wanted
+    for names in chains.values():
+        assert_equal(rig, connection, names[-1])

@@ -257,3 +257,37 @@ def test_rows_may_differ_where_a_trace_says_so_or_nothing_is_known() -> None:
     assert memory.seen[OID].storage == BEFORE
     memory.owe(OID, "for the test")
     assert memory.may_differ(OID, BEFORE, is_rewritten=False)
+
+
+def test_a_table_that_has_its_name_back_was_known_by_another() -> None:
+    """Changes announced it by a name that the catalog has left again; a look in between is old."""
+    memory, other = _memory(), TableName("public", "other")
+    assert memory.other_name(OID, SHAPE.name) is None
+    assert memory.other_name(OID + 1, SHAPE.name) is None
+    version = memory.version
+
+    memory.announce(OID, other)
+    memory.announce(OID, SHAPE.name)
+
+    assert memory.other_name(OID, SHAPE.name) == other
+    assert memory.other_name(OID, other) == SHAPE.name
+    assert memory.version == version + 2
+    memory.announce(OID, SHAPE.name)
+    assert memory.version == version + 2
+    memory.rename(OID, SHAPE.name)
+    assert memory.other_name(OID, SHAPE.name) is None
+
+
+def test_a_file_that_was_new_at_the_start_counts_when_the_wal_tells_why() -> None:
+    """By itself it may be VACUUM FULL's; a report of the rewrite is read only afterwards."""
+    memory, moved = _memory(), replace(BEFORE, file=File(node=2))
+    memory.assess(SHAPE, moved, is_watched=False)
+    assert not memory.owed
+    assert memory.may_differ(OID, moved, is_rewritten=True)
+    assert not memory.may_differ(OID, moved, is_rewritten=False)
+
+    memory.assess(SHAPE, moved, is_watched=True, is_rewritten=True)
+
+    assert memory.tell(memory.dress(SHAPE))
+    memory.assess(SHAPE, moved, is_watched=True, is_rewritten=True)
+    assert not memory.owed, "once is enough"

@@ -268,8 +268,24 @@ def test_a_drop_reaches_a_table_that_waits_for_its_new_relation() -> None:
     assert plan(event(3, "drop", 4, A), lake=lake).ends == {A: Gone(30, DROPPED)}
 
 
+def test_a_rename_is_followed_by_its_relation() -> None:
+    """Changes showed the table by a name in between, and the rename speaks of the ends."""
+    found = plan(event(3, "rename", 1, A, B), lake=(held(C, 1),))
+    assert found.moves == (Move(C, B, 1),)
+    there_and_back = plan(
+        announced(2, B, 1), announced(3, A, 1, revision=1), event(4, "rename", 1, B, A)
+    )
+    assert there_and_back.moves == ()
+    assert there_and_back.ends == {}
+
+
 def test_a_stale_rename_is_ignored() -> None:
-    assert plan(event(3, "rename", 1, A, B), lake=(held(C, 1),)).moves == ()
+    """The lake has the table from a later look, from a batch taken again, or not at all."""
+    late = event(3, "rename", 1, A, B)
+    assert plan(late, lake=(held(C, 1, seen=3),)).moves == ()
+    assert plan(late, lake=(held(C, 1),), renamed_upto=3).moves == ()
+    assert plan(late, lake=(held(C, 1, gone=DROPPED),)).moves == ()
+    assert plan(late, lake=(held(B, 1),)).moves == ()
 
 
 def test_former_names_follow_the_table() -> None:
