@@ -34,7 +34,7 @@ class SourceEntry:
 
 
 class SourceStore:
-    """The entry of one slot; only the session that has the slot writes it."""
+    """The entry of one slot, written by the session that has the slot or is about to create it."""
 
     def __init__(self, js: JetStreamContext, source: str) -> None:
         self._js = js
