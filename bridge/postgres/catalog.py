@@ -269,6 +269,27 @@ async def live_slots(connection: Connection) -> set[str]:
     return {row["slot_name"] for row in await (await connection.execute(query)).fetchall()}
 
 
+_PAGE_BYTES, _SEGMENT_BYTES = 1 << 13, 1 << 24
+_HEADER_BYTES, _LONG_HEADER_BYTES = 24, 40
+
+
+async def visible_end(connection: Connection) -> Lsn:
+    """Say up to where transactions may have committed that queries see.
+
+    With `synchronous_commit = off` that is further than the WAL is written. The position is that of
+    the next record: past the header of a page that nothing is on yet, where no reader arrives.
+    """
+    row = await _one(connection, "SELECT pg_current_wal_insert_lsn()::text AS lsn")
+    return before_header(Lsn.parse(row["lsn"]))
+
+
+def before_header(lsn: Lsn) -> Lsn:
+    """Give the end of the page before, for a position right after the header of an empty page."""
+    if lsn % _PAGE_BYTES == _HEADER_BYTES:
+        return Lsn(lsn - _HEADER_BYTES)
+    return Lsn(lsn - _LONG_HEADER_BYTES) if lsn % _SEGMENT_BYTES == _LONG_HEADER_BYTES else lsn
+
+
 async def wal_end(connection: Connection) -> Lsn:
     """Say how far PostgreSQL has written its WAL."""
     row = await _one(connection, "SELECT pg_current_wal_lsn()::text AS lsn")

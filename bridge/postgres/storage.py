@@ -22,7 +22,7 @@ from bridge.postgres.catalog import (
     PublishedTable,
     published_tables,
     table_facts,
-    wal_end,
+    visible_end,
 )
 from bridge.protocol.messages import Relation
 from bridge.relations import TableFacts
@@ -223,7 +223,7 @@ async def read_storage(
     """Read the facts of all published tables, or of those among some relations."""
     async with one_moment(connection):
         tables = await _read(connection, publication, only)
-        return Reading(tables, await wal_end(connection))
+        return Reading(tables, await visible_end(connection))
 
 
 async def read_all(
@@ -233,7 +233,7 @@ async def read_all(
     async with one_moment(connection, lock_timeout=None if is_patient else LOCK_TIMEOUT):
         tables = await _read(connection, publication, None)
         published = await published_tables(connection, publication)
-        seen_at = await wal_end(connection)
+        seen_at = await visible_end(connection)
     return Reading(await _with_empty_leaves(connection, tables), seen_at), published
 
 

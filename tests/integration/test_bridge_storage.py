@@ -10,8 +10,10 @@ import pytest
 from psycopg.rows import dict_row
 
 from bridge.postgres import storage
+from bridge.postgres.catalog import before_header
 from bridge.storage import TableStorage, compare
 from examples.embedded import EmbeddedPostgres
+from schemas.positions import Lsn
 from tests.conftest import Connection
 
 TABLES = (
@@ -152,6 +154,38 @@ def test_what_was_changed_and_changed_back_between_two_looks_leaves_a_trace(
     assert traces(*HARMLESS) == ()
     for name, statements in flickers.items():
         assert traces("BEGIN", *(one.format(what) for one in statements), "COMMIT"), name
+
+
+def test_a_look_reaches_as_far_as_the_transactions_that_it_sees(
+    connection: Connection, postgres: EmbeddedPostgres
+) -> None:
+    """Their WAL may be unwritten; acting on the look before it is read would overtake changes."""
+    connection.execute("CREATE PUBLICATION pub FOR ALL TABLES")
+    connection.execute("SET synchronous_commit = off")
+
+    async def look() -> None:
+        async with await psycopg.AsyncConnection.connect(
+            postgres.dsn(connection.info.dbname), autocommit=True, row_factory=dict_row
+        ) as source:
+            for number in range(30):
+                connection.execute(f"CREATE TABLE t{number} (id int PRIMARY KEY)")
+                row = connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
+                assert row is not None
+                reading = await storage.read_storage(source, "pub")
+                assert len(reading.tables) == number + 1
+                assert reading.seen_at >= before_header(Lsn.parse(str(row[0])))
+
+    asyncio.run(look())
+
+
+@pytest.mark.parametrize(
+    ("position", "end"),
+    [("0/2000018", "0/2000000"), ("0/1002018", "0/1002000"), ("1/1000028", "1/1000000"),
+     ("0/1002028", "0/1002028"), ("0/1002020", "0/1002020"), ("0/1000040", "0/1000040")],
+)  # fmt: skip
+def test_a_page_that_only_has_its_header_ends_where_it_begins(position: str, end: str) -> None:
+    """No record ends behind a header, so a reader would never come there."""
+    assert before_header(Lsn.parse(position)) == Lsn.parse(end)
 
 
 @pytest.mark.parametrize("listed", [False, True])

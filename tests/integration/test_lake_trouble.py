@@ -44,6 +44,7 @@ def test_a_message_that_cannot_be_applied_stops_the_batch_and_is_named(
 ) -> None:
     """Bytes that do not decode, a value of another type, an unknown version, a lost shape."""
     row = {"id": 1, "title": "a", "body": "b"}
+    begin = stream.lsn
     stream.commit(announce(DOCS, 1), change("docs", "INSERT", row))
     stream.send()
     rig.drain()
@@ -59,6 +60,7 @@ def test_a_message_that_cannot_be_applied_stops_the_batch_and_is_named(
     ]
     for message, said in bad:
         stream.delete()
+        stream.lsn = begin
         stream.commit(announce(DOCS, 1), change("docs", "INSERT", row))
         stream.commit(message, change("docs", "INSERT", {**row, "id": 2}))
         stream.send()
