@@ -170,7 +170,7 @@ class ShapeBook:
         with connection.translated(self._config.postgres):
             await until_visible(self._source, place.xid)
             read = await self._read(relation_id)
-        name = self._memory.seen[relation_id].name
+        name = self._memory.last_name(relation_id)
         if read.relation is None or read.storage is None or read.name != name:
             return await self._overtaken(relation_id, read.storage, place, kinds)
         if not is_settled(read.relation, read.facts, place.xid):
@@ -217,7 +217,7 @@ class ShapeBook:
             # would cost a snapshot, and one that follows the first mark shows what there is now.
             return None
         self._overtaken_in[relation_id] = place.xid, now
-        name = self._memory.seen[relation_id].name
+        name = self._memory.last_name(relation_id)
         with control.translated(self._config.nats):
             shape = await self._registry.shape_before(relation_id, name, place.lsn)
         return shape and replace(self._memory.filled(shape), rewritten=True)

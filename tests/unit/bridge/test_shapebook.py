@@ -227,3 +227,23 @@ async def test_a_table_that_was_renamed_since_the_last_poll_is_dropped_under_its
 
     assert await book.confirmed([late, drop], PLACE) == [drop]
     assert not caplog.records
+
+
+async def test_a_table_that_is_gone_is_marked_under_the_name_of_its_last_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Under the older one, consumers would take the mark for another table's, or rename it back."""
+    Readings(monkeypatch)
+    memory, asked = TableMemory(), list[TableName]()
+    memory.glimpse(9, TableName("public", "before"))
+    book = a_book(memory)
+
+    async def shape_before(_: int, name: TableName, __: int) -> TableShape:
+        asked.append(name)
+        return shape_of(RELATION, FACTS)
+
+    monkeypatch.setattr(cast("Any", book)._registry, "shape_before", shape_before)
+    await book.register(shape_of(RELATION, FACTS), PLACE.lsn)
+
+    assert await book.altered(9, PLACE, ["alter"])
+    assert asked == [USERS]
