@@ -25,6 +25,7 @@ from bridge.errors import (
     SlotGone,
     SlotLost,
     SourceLost,
+    SourceStopping,
 )
 from bridge.gaps import gap_message, leaves_gap
 from bridge.history import StoredEnd
@@ -512,7 +513,7 @@ class Bridge:
                     while True:
                         await self._look(source, watcher)
                         await asyncio.sleep(WATCH_EVERY_SECONDS)
-            except SlotLost:
+            except (SlotLost, SourceStopping):
                 raise
             except BridgeError as error:
                 _log.log(logging.DEBUG if isinstance(error, SourceLost) else logging.WARNING,

@@ -20,7 +20,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from bridge.config import BridgeConfig
-from bridge.errors import BridgeError
+from bridge.errors import BridgeError, SourceStopping
 from bridge.jetstream import control
 from bridge.jetstream.registry import Registry, ShapeEntry
 from bridge.pipeline import Insertion, Pipeline
@@ -149,6 +149,8 @@ class CatalogWatch:
                         await self._look(source, pipeline)
                         took = time.monotonic() - started
                         await asyncio.sleep(max(pause, min(took * SHARE_OF_TIME, LONGEST_PAUSE)))
+            except SourceStopping:
+                raise
             except BridgeError as error:
                 self._failed(error)
                 await asyncio.sleep(pause)

@@ -118,6 +118,16 @@ class SourceLost(BridgeError):
     advice = "Check PG_HOST and PG_PORT, and that PostgreSQL is running."
 
 
+class SourceStopping(SourceLost):
+    """PostgreSQL ended a connection of the bridge, mostly because it is shutting down.
+
+    Its WAL senders wait then until everything is confirmed, which takes the sync interval and
+    longer. So the session ends by itself; what is not confirmed is sent again.
+    """
+
+    advice = "Nothing, if PostgreSQL is being restarted: the bridge connects again."
+
+
 class MalformedWal(BridgeError):
     """Bytes from PostgreSQL that are not the protocol this bridge speaks."""
 

@@ -19,6 +19,7 @@ from bridge.errors import (
     SourceLost,
     SourceNotReady,
     SourceRefused,
+    SourceStopping,
 )
 from schemas.values import SESSION_SETTINGS
 
@@ -73,6 +74,7 @@ _SQLSTATES: dict[str, tuple[type[BridgeError], str | None]] = {
     "42704": (SourceNotReady, None),
     "53400": (SourceLost, "Raise max_replication_slots, or drop slots that nobody uses."),
     "55006": (SlotBusy, None),
+    "57P01": (SourceStopping, None),
     "72000": (SourceLost, f"{SNAPSHOT_GONE} Before PostgreSQL 17: raise old_snapshot_threshold."),
 }
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
 from examples.embedded import EmbeddedPostgres
+from tests.support.bridge import PATIENCE_SECONDS
 from tests.support.shop import FORK, SLOT, Shop, alive, ids
 from tests.support.standby import cut_off, promote, rewind, sync_slots, wait_replayed
 
@@ -84,3 +87,24 @@ def test_a_rewound_primary_that_leads_again_is_no_second_fork(
     assert found == sorted(found, key=lambda m: m.position)
     assert sum(m.subject == FORK for m in shop.stored()) == 1
     assert shop.execute("SELECT timeline_id FROM pg_control_checkpoint()") == [(3,)]
+
+
+def test_a_server_that_is_shut_down_does_not_wait_for_what_is_not_confirmed(shop: Shop) -> None:
+    """Its WAL sender would, for as long as acknowledgements have to age; the bridge lets it go."""
+    with shop.bridge("--durability", "synced", "--sync-interval", "600") as bridge:
+        bridge.wait_streaming()
+        shop.insert(1, 5)
+        shop.wait_stored(5)
+        server = shop.primary.process
+        assert server is not None
+        server.send_signal(signal.SIGINT)
+
+        server.wait(PATIENCE_SECONDS)
+
+        assert "database system is shut down" in shop.primary.log_tail()
+        shop.primary.stop()
+        shop.primary.start()
+        shop.insert(6, 10)
+        shop.wait_stored(10)
+        assert ids(shop.stored()) == list(range(1, 11))
+        assert bridge.terminate() == 0
