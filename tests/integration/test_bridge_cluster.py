@@ -76,7 +76,16 @@ def test_a_stream_that_gets_replicas_under_load_loses_nothing(
     connection.execute("CREATE TABLE users (id int PRIMARY KEY)")
     connection.execute("CREATE PUBLICATION pub FOR TABLE users")
     environ = {**postgres.env(database), **cluster[0].env()}
-    flags = ("--slot", f"slot_{database}", "--pub", "pub", "--durability", "acked")
+    flags = (
+        "--slot",
+        f"slot_{database}",
+        "--pub",
+        "pub",
+        "--durability",
+        "acked",
+        "--ack-timeout",
+        "10",
+    )
     with BridgeProcess(environ, *flags, log=tmp_path / "bridge.log") as bridge:
         bridge.wait_streaming()
         for number in range(20):
