@@ -38,12 +38,13 @@ OURS = SourceId("77", 5, "shop")
         (FIRST, PROMOTED, 500),
         (FIRST, TWICE, 500),
         (PROMOTED, TWICE, 800),
+        (History(7), FIRST, 0),
         (PROMOTED, History(3, ((1, 400),)), 400),
         (PROMOTED, History(3, ((1, 500),)), 500),
         (History(2, ((1, 500),)), History(2, ((1, 450),)), 450),
     ],
-    ids=["same", "same later", "child", "grandchild", "grandchild of two", "sibling, earlier",
-         "sibling, same point", "same number, other branch"],
+    ids=["same", "same later", "child", "grandchild", "grandchild of two", "nothing shared",
+         "sibling, earlier", "sibling, same point", "same number, other branch"],
 )  # fmt: skip
 def test_histories_part_where_the_earlier_of_two_timelines_ended(
     one: History, other: History, shared: int | None
@@ -197,3 +198,40 @@ def test_a_fork_is_marked_at_the_last_position_that_is_certain(
     assert message.place.commit_lsn == max(marked - 1, 0)
     assert (message.source, message.subject) == ("77/5/shop", "cdc._message.bridge-fork")
     assert json.loads(str(message.content))["timeline"] == 2
+
+
+def test_a_history_file_may_say_nothing_of_the_reason() -> None:
+    assert parse_switches("1\t0/1F4\n2\t0/320\tno recovery target specified\n\n3\n") == (
+        (1, 0x1F4),
+        (2, 0x320),
+    )
+
+
+def test_the_first_of_two_messages_of_one_commit_is_its_witness() -> None:
+    """They are of one transaction, so there is nothing to choose; the time is the commit's."""
+    finder = EndFinder(None)
+    for sequence, xid in ((1, 7), (2, 8)):
+        at = Place(lsn=1, commit_lsn=100, commit_ts=TS, xid=xid, seq=sequence, last=False)
+        finder.add("cdc.users.insert", sequence, at)
+
+    assert finder.end.witness == Witness(100, 7, TS)
+
+
+def test_a_fork_voids_what_lies_at_its_switch_and_not_itself() -> None:
+    mark = StoredFork(Fork("77", 2, 500, "shop", "why"), 9)
+
+    assert mark.voids(8, Position(500, 0))
+    assert not mark.voids(8, Position(499, 0))
+    assert not mark.voids(9, Position(500, 0))
+    assert (mark.comes_after(8), mark.comes_after(9)) == (True, False)
+
+
+def test_a_mark_is_a_message_of_its_own_outside_any_transaction() -> None:
+    message = fork_message(OURS, PROMOTED, HistoryForked("why", switch_lsn=500), None)
+
+    place = message.place
+    assert (place.lsn, place.commit_lsn, place.xid, place.seq, place.last) == (499, 499, 0, 0, True)
+    unknown = fork_message(OURS, PROMOTED, HistoryForked("why"), None)
+    found = parse_fork(unknown.content)
+    assert found is not None
+    assert found.switch_lsn == 0
