@@ -70,14 +70,6 @@ def rename(connection: Connection, before: str, after: str) -> None:
     connection.execute(f"ALTER TABLE {before} RENAME TO {after}")
 
 
-def await_stored(bridge: Rig, mark: str) -> None:
-    """Wait until all that was committed is stored; what the bridge finds by itself may follow."""
-    bridge.connection.execute("SELECT pg_logical_emit_message(true, %s, '')", [mark])
-    wait_for(
-        lambda: any(m.subject.endswith(f".{mark}") for m in read_stream(bridge.nats.url)), mark
-    )
-
-
 def states(rig: LakeRig) -> dict[str, str]:
     with LakeReader(rig.catalog, rig.warehouse) as lake:
         return {str(table): state.kind for table, state in lake.states().items()}
@@ -287,7 +279,7 @@ def test_tables_that_are_renamed_twice_while_the_bridge_is_down_have_their_last_
                 if kind != "quiet" or after == middle:
                     connection.execute(f"UPDATE {after} SET v = '{after}' WHERE id = 1")
         bridge.start()
-        await_stored(bridge, "renamed")
+        settle(bridge)
         wanted = {f"public.{names[-1]}": "live" for names in chains.values()}
 
         def follows() -> bool:
@@ -297,7 +289,7 @@ def test_tables_that_are_renamed_twice_while_the_bridge_is_down_have_their_last_
         wait_for(follows, "the last names")
         for names in chains.values():
             connection.execute(f"INSERT INTO {names[-1]} VALUES (100, 'later')")
-        await_stored(bridge, "later")
+        settle(bridge)
         reach_end(follower, rig.nats)
 
     assert states(rig) == wanted
