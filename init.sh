@@ -268,8 +268,14 @@ BEGIN
                   FROM (SELECT json_build_object('kind', kind, 'relation_id', c.oid::bigint, 'schema', n.nspname,
                                                  'table', c.relname, 'reason', reason) AS event,
                                (row_number() OVER () - 1) / 1000 AS part
-                          FROM (SELECT DISTINCT coalesce(a.relid, r.oid) AS oid
-                                  FROM unnest(relations) AS r(oid)
+                          FROM (WITH RECURSIVE below AS (
+                                    SELECT r.oid FROM unnest(relations) AS r(oid)
+                                    UNION
+                                    -- ALTER TABLE reports the table it names, and alters all that inherit from it.
+                                    SELECT i.inhrelid FROM below JOIN pg_inherits AS i ON i.inhparent = below.oid
+                                     WHERE kind = 'alter')
+                                SELECT DISTINCT coalesce(a.relid, r.oid) AS oid
+                                  FROM below AS r
                                   LEFT JOIN LATERAL pg_partition_ancestors(r.oid) AS a(relid) ON true) AS t
                           JOIN pg_class AS c ON c.oid = t.oid
                           JOIN pg_namespace AS n ON n.oid = c.relnamespace

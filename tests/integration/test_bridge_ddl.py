@@ -776,6 +776,28 @@ def test_the_last_shape_of_a_transaction_is_the_last_that_is_announced(
     assert [column.name for column in rig.announced("t")[-1].columns][-2:] == ["f", "g"]
 
 
+def test_a_column_that_comes_from_above_is_announced_at_its_place(triggered: DdlRig) -> None:
+    """ALTER TABLE names the root; what is published are its partition and a child that inherits."""
+    rig = triggered
+    rig.execute(
+        "DROP PUBLICATION pub",
+        "CREATE TABLE root (id int PRIMARY KEY) PARTITION BY RANGE (id)",
+        "CREATE TABLE leaf PARTITION OF root FOR VALUES FROM (0) TO (100)",
+        "CREATE TABLE parent (id int)",
+        "CREATE TABLE child (PRIMARY KEY (id)) INHERITS (parent)",
+        "CREATE PUBLICATION pub FOR TABLE leaf, child",
+    )
+    rig.start()
+    rig.execute("INSERT INTO leaf VALUES (1)", "INSERT INTO child VALUES (1)")
+    rig.stream()
+
+    rig.execute("ALTER TABLE root ADD w int DEFAULT 5", "ALTER TABLE parent ADD w int DEFAULT 5")
+    rig.stream()
+
+    for table in ("leaf", "child"):
+        assert [column.name for column in rig.announced(table)[-1].columns] == ["id", "w"]
+
+
 def test_rows_that_came_while_a_table_was_unlogged_are_marked(triggered: DdlRig) -> None:
     """They are not in the WAL, and a publication of all tables has the table as before."""
     rig = triggered
